@@ -179,7 +179,6 @@ async fn a_bucket_moves_about_while_it_is_used_and_one_om_after_the_other_is_kil
     let names = names.await.unwrap();
     stop.store(true, Ordering::Relaxed);
     let (moved, stayed) = mover.await.unwrap();
-    std::fs::write("/tmp/move-oms.log", names.logs()).unwrap();
     let mut left = 0;
     for writer in writers {
         let writer = writer.await.unwrap().unwrap_or_else(|why| panic!("{why}\n{}", names.logs()));

@@ -72,6 +72,7 @@ pub(crate) async fn go_on_always(moves: Moves) {
     let mut under_way: BTreeMap<Work, AbortHandle> = BTreeMap::new();
     loop {
         tokio::select! {
+            biased;
             () = sleep(LOOK_EVERY) => {}
             () = moves.wanted.notified() => {}
         }

@@ -88,3 +88,87 @@ impl Operation for ReceiveRows {
 fn answer(outcome: Outcome) -> Result<ReceiveRowsResponse, Refusal> {
     Ok(ReceiveRowsResponse { outcome: outcome.into() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::SweepRows;
+    use crate::ops::testing::Namespace;
+    use crate::tables::key_key;
+    use proto::Code;
+    use proto::om::{BucketMove, MovedRow, SweepRowsCommand};
+
+    const BUCKET: BucketNumber = BucketNumber(7);
+
+    /// A part with one row.
+    fn part(attempt: u64, run: u64, seq: u64, key: &str) -> ReceiveRowsRequest {
+        let row = MovedRow { key: key_key(BUCKET, key.as_bytes()).into(), value: Some("value".into()) };
+        let moved = Some(BucketMove { number: BUCKET.0, attempt, from: 1, to: 2 });
+        ReceiveRowsRequest { moved, run, seq, rows: vec![row], ..ReceiveRowsRequest::default() }
+    }
+
+    fn take(group: &mut Namespace, part: ReceiveRowsRequest) -> Outcome {
+        group.run::<ReceiveRows>(part).unwrap().outcome()
+    }
+
+    fn sweep(group: &mut Namespace) {
+        let since = left_since(&group.db, BUCKET).unwrap().unwrap();
+        let sweep = SweepRowsCommand { number: BUCKET.0, since, ..SweepRowsCommand::default() };
+        assert!(group.run::<SweepRows>(sweep).unwrap().is_done);
+    }
+
+    #[test]
+    fn a_later_run_is_taken_once_all_of_the_one_before_is_gone_which_is_taken_no_more() {
+        let mut group = Namespace::empty();
+        assert_eq!(take(&mut group, part(1, 1, 1, "a")), Outcome::Taken);
+        assert_eq!(take(&mut group, part(1, 1, 1, "a")), Outcome::Taken);
+        assert_eq!(take(&mut group, part(1, 1, 2, "b")), Outcome::Taken);
+        for (attempt, run) in [(1, 2), (2, 1)] {
+            let before = group.records(b"k").len();
+            assert_eq!(take(&mut group, part(attempt, run, 1, "c")), Outcome::Sweeping);
+            assert_eq!(take(&mut group, part(1, 1, 3, "d")), Outcome::Over);
+            assert_eq!(group.records(b"k").len(), before);
+            sweep(&mut group);
+            assert_eq!(group.records(b"k"), []);
+            assert_eq!(take(&mut group, part(1, 1, 3, "d")), Outcome::Over);
+            assert_eq!(take(&mut group, part(attempt, run, 1, "c")), Outcome::Taken);
+        }
+        assert_eq!(group.records(b"k").len(), 1);
+    }
+
+    /// Of a leader that is none any more: what it swept has come again since.
+    #[test]
+    fn a_late_command_to_delete_what_is_left_deletes_nothing_else() {
+        let mut group = Namespace::empty();
+        take(&mut group, part(1, 1, 1, "a"));
+        take(&mut group, part(1, 2, 1, "a"));
+        let since = left_since(&group.db, BUCKET).unwrap().unwrap();
+        sweep(&mut group);
+        take(&mut group, part(1, 2, 1, "a"));
+        for after in ["", "k"] {
+            let late = SweepRowsCommand { number: BUCKET.0, since, after: after.into() };
+            assert!(group.run::<SweepRows>(late).unwrap().is_done);
+            assert_eq!(group.records(b"k").len(), 1);
+            take(&mut group, part(1, 3, 1, "a"));
+        }
+        assert!(left_since(&group.db, BUCKET).unwrap().is_some_and(|now| now > since));
+    }
+
+    #[test]
+    fn parts_that_cannot_be_are_refused() {
+        let mut group = Namespace::empty();
+        take(&mut group, part(1, 1, 1, "a"));
+        let of_another = MovedRow { key: key_key(BucketNumber(8), b"a").into(), value: None };
+        let no_row = MovedRow { key: "c".into(), value: None };
+        for refused in [
+            part(1, 1, 3, "b"),
+            part(1, 0, 2, "b"),
+            part(1, 1, 0, "b"),
+            ReceiveRowsRequest { moved: None, ..part(1, 1, 2, "b") },
+            ReceiveRowsRequest { rows: vec![of_another], ..part(1, 1, 2, "b") },
+            ReceiveRowsRequest { rows: vec![no_row], ..part(1, 1, 2, "b") },
+        ] {
+            group.check_refused::<ReceiveRows>(refused, Code::Invalid);
+        }
+    }
+}
