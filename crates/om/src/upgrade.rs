@@ -131,12 +131,17 @@ pub(crate) type Row = (Box<[u8]>, Box<[u8]>);
 
 /// Those whose keys start with `prefix`, past RocksDB's cache.
 pub(crate) fn rows(db: &Db, prefix: &[u8]) -> impl Iterator<Item = anyhow::Result<Row>> {
+    rows_from(db, prefix, prefix)
+}
+
+/// Those of them from a key on.
+pub(crate) fn rows_from(db: &Db, prefix: &[u8], from: &[u8]) -> impl Iterator<Item = anyhow::Result<Row>> {
     let mut options = ReadOptions::default();
     options.fill_cache(false);
     if let Some(end) = successor(prefix) {
         options.set_iterate_upper_bound(end);
     }
-    let rows = db.rocks().iterator_opt(IteratorMode::From(prefix, Direction::Forward), options);
+    let rows = db.rocks().iterator_opt(IteratorMode::From(from, Direction::Forward), options);
     rows.map(|row| row.context("scan tables"))
 }
 

@@ -105,7 +105,7 @@ impl World {
         match step {
             Step::Ask(kind, key) => {
                 self.now_ms += 1;
-                let command = self.command(*kind, &["a", "b", "c", "d", "e"][usize::from(*key)]);
+                let command = self.command(*kind, ["a", "b", "c", "d", "e"][usize::from(*key)]);
                 self.ask(command)
             }
             Step::Repeat(nth) if !self.asked.is_empty() => {

@@ -9,10 +9,10 @@ use crate::tables::{
     BucketNumber, QUEUE_KEY, REMEMBERED_PREFIX, Read, contents, decode, remembered_key, successor,
 };
 use crate::taps::OpenTap;
+use crate::upgrade::rows_from;
 use anyhow::{Context, ensure};
 use prost::Message;
 use proto::om::{MovedRow, RememberedRequests, RequestQueue};
-use rocksdb::{Direction, IteratorMode, ReadOptions};
 use statedb::Db;
 use std::collections::BTreeSet;
 
@@ -110,7 +110,7 @@ impl Parts {
                 if part.is_full(BYTES_MAX, self.count_max) {
                     return Ok(());
                 }
-                let (key, value) = row.context("read a bucket's rows")?;
+                let (key, value) = row?;
                 self.last = key.to_vec();
                 part.push(key.into_vec(), Some(value.into_vec()));
             }
@@ -129,7 +129,7 @@ impl Parts {
             if part.is_full(BYTES_MAX, self.count_max) || sought >= SOUGHT_BYTES_MAX {
                 return Ok(false);
             }
-            let (key, value) = row.context("read remembered requests")?;
+            let (key, value) = row?;
             sought += value.len();
             let requests = about(decode(&key, &value)?, self.number);
             let (bytes, count) =
@@ -144,18 +144,4 @@ impl Parts {
         }
         Ok(true)
     }
-}
-
-/// Those of a table, past RocksDB's cache.
-fn rows_from<'a>(
-    db: &'a Db,
-    table: &[u8],
-    from: &[u8],
-) -> impl Iterator<Item = Result<(Box<[u8]>, Box<[u8]>), rocksdb::Error>> + use<'a> {
-    let mut options = ReadOptions::default();
-    options.fill_cache(false);
-    if let Some(end) = successor(table) {
-        options.set_iterate_upper_bound(end);
-    }
-    db.rocks().iterator_opt(IteratorMode::From(from, Direction::Forward), options)
 }
