@@ -187,17 +187,10 @@ impl Sender {
             match taken.await.map(|taken| taken.outcome()) {
                 Ok(Outcome::Taken) => break,
                 Ok(Outcome::Sweeping) => heard = Instant::now(),
-                // A run that has just begun is the last one that there is.
-                Ok(Outcome::Over) if seq == 1 => {
-                    return Err(End::Undone(
-                        "the other group knows this attempt as one that has ended".to_owned(),
-                    ));
+                Ok(Outcome::Over) => return Err(over(seq)),
+                Err(failure) if failure.retry == Retry::No || heard.elapsed() > PATIENCE => {
+                    return Err(End::Undone(failure.to_string()));
                 }
-                Ok(Outcome::Over) => {
-                    return Err(End::Later(Failure::new(Code::NotHere, "another run has begun")));
-                }
-                Err(failure) if failure.retry == Retry::No => return Err(End::Undone(failure.to_string())),
-                Err(failure) if heard.elapsed() > PATIENCE => return Err(End::Undone(failure.to_string())),
                 Err(failure) => debug!(number = self.moved.number, %failure, "send a part of a bucket"),
             }
             sleep(retry.pause()).await;
@@ -251,5 +244,13 @@ impl Sender {
         let fresh = Fresh { random: 0, now_ms: self.moves.clock.now_ms() };
         let command = ops::prepare::<O>(RequestId(random().random()), None, what, fresh)?;
         self.replica.change::<O>(command).await
+    }
+}
+
+/// The other group takes nothing of this run. One that has just begun is the last one that there is.
+fn over(seq: u64) -> End {
+    match seq {
+        1 => End::Undone("the other group knows this attempt as one that has ended".to_owned()),
+        _ => End::Later(Failure::new(Code::NotHere, "another run has begun")),
     }
 }
