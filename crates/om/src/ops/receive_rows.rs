@@ -10,7 +10,8 @@ use planted::Bug;
 use prost::Message;
 use proto::Failure;
 use proto::om::receive_rows_response::Outcome;
-use proto::om::{IncomingBucket, ReceiveRowsRequest, ReceiveRowsResponse};
+use proto::om::{BucketMove, IncomingBucket, ReceiveRowsRequest, ReceiveRowsResponse};
+use std::cmp::Ordering;
 
 pub(crate) struct ReceiveRows;
 
@@ -38,27 +39,8 @@ impl Operation for ReceiveRows {
     fn apply(apply: &mut Apply<'_, '_>, command: ReceiveRowsRequest) -> Result<ReceiveRowsResponse, Refusal> {
         let moved = command.moved.unwrap_or_default();
         let number = BucketNumber(moved.number);
-        let is_let_go = let_go(apply.tables, number)?.is_some_and(|last| moved.attempt <= last);
-        if is_let_go || apply.tables.get(&record_key(number))?.is_some() {
+        let Some(mut incoming) = in_run(apply, moved, command.run)? else {
             return answer(Outcome::Over);
-        }
-        let incoming: Option<IncomingBucket> = apply.tables.message(&incoming_key(number))?;
-        let age = |attempt, run| (attempt, run);
-        let asked = age(moved.attempt, command.run);
-        let known = incoming.as_ref().map(|it| age(it.moved.unwrap_or_default().attempt, it.run));
-        if known.is_some_and(|known| known > asked) {
-            return answer(Outcome::Over);
-        }
-        let mut incoming = match incoming {
-            Some(incoming) if known == Some(asked) => incoming,
-            before => {
-                let begun = IncomingBucket { moved: Some(moved), run: command.run, ..Default::default() };
-                apply.tables.put(incoming_key(number), begun.encode_to_vec());
-                if before.is_some() {
-                    apply.leave(number);
-                }
-                begun
-            }
         };
         if left_since(apply.tables, number)?.is_some() {
             return answer(Outcome::Sweeping);
@@ -85,6 +67,26 @@ impl Operation for ReceiveRows {
     }
 }
 
+/// What has come by this run, which may begin with that; `None`: the run is over, or what it sends is here.
+fn in_run(apply: &mut Apply<'_, '_>, moved: BucketMove, run: u64) -> Result<Option<IncomingBucket>, Refusal> {
+    let number = BucketNumber(moved.number);
+    let is_let_go = let_go(apply.tables, number)?.is_some_and(|last| moved.attempt <= last);
+    if is_let_go || apply.tables.get(&record_key(number))?.is_some() {
+        return Ok(None);
+    }
+    let before: Option<IncomingBucket> = apply.tables.message(&incoming_key(number))?;
+    let known = before.as_ref().map(|before| (before.moved.map_or(0, |moved| moved.attempt), before.run));
+    match known.map(|known| known.cmp(&(moved.attempt, run))) {
+        Some(Ordering::Greater) => return Ok(None),
+        Some(Ordering::Equal) => return Ok(before),
+        Some(Ordering::Less) => apply.leave(number),
+        None => {}
+    }
+    let begun = IncomingBucket { moved: Some(moved), run, ..IncomingBucket::default() };
+    apply.tables.put(incoming_key(number), begun.encode_to_vec());
+    Ok(Some(begun))
+}
+
 fn answer(outcome: Outcome) -> Result<ReceiveRowsResponse, Refusal> {
     Ok(ReceiveRowsResponse { outcome: outcome.into() })
 }
@@ -96,7 +98,7 @@ mod tests {
     use crate::ops::testing::Namespace;
     use crate::tables::key_key;
     use proto::Code;
-    use proto::om::{BucketMove, MovedRow, SweepRowsCommand};
+    use proto::om::{MovedRow, SweepRowsCommand};
 
     const BUCKET: BucketNumber = BucketNumber(7);
 
