@@ -366,16 +366,46 @@ impl Client {
     }
 
     pub async fn head_bucket(&self, volume: &str, bucket: &str) -> Result<Bucket, ClientError> {
-        Ok(self.find_bucket(volume, bucket).await?.0)
+        self.find_bucket(volume, bucket).await?.bucket.ok_or_else(|| missing("bucket"))
     }
 
-    /// A bucket, and the group of names that it is in.
-    pub async fn find_bucket(&self, volume: &str, bucket: &str) -> Result<(Bucket, u64), ClientError> {
+    /// A bucket, where it is, and whither it moves.
+    pub async fn find_bucket(&self, volume: &str, bucket: &str) -> Result<HeadBucketResponse, ClientError> {
         let request = HeadBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
         let found = query!(self, head_bucket, None, request).await?;
         self.om().keep(volume, bucket, found.place);
-        let group = found.place.map_or(ROOT, |place| place.group);
-        Ok((found.bucket.ok_or_else(|| missing("bucket"))?, group))
+        Ok(found)
+    }
+
+    /// Has a bucket moved to another group of names. It goes on whether anybody waits or not.
+    pub async fn move_bucket(
+        &self,
+        volume: &str,
+        bucket: &str,
+        to: u64,
+    ) -> Result<MoveBucketResponse, ClientError> {
+        let request = MoveBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned(), to };
+        change_root!(self, move_bucket, request).await
+    }
+
+    /// Gives a move up: whether it was too late for that.
+    pub async fn give_up_move(
+        &self,
+        volume: &str,
+        bucket: &str,
+        moved: BucketMove,
+    ) -> Result<bool, ClientError> {
+        let BucketMove { number, attempt, .. } = moved;
+        let request = SettleMoveRequest {
+            volume: volume.to_owned(),
+            bucket: bucket.to_owned(),
+            number,
+            attempt,
+            is_done: false,
+            why: "it was given up".to_owned(),
+            known: attempt,
+        };
+        Ok(change_root!(self, settle_move, request).await?.is_done)
     }
 
     /// How much is in a bucket.

@@ -9,34 +9,33 @@
 //! live: one attempt ───► lets go, or has keys ─► gone, or live
 //! ```
 //!
-//! Whoever asked for it waits for the end. What a crash has left is gone on with by [`finish_always`].
+//! Whoever asked for it waits for the end. What a crash has left is gone on with by [`finish_always`]. So are moves,
+//! whose steps are told in [`crate::moves`].
 
-use crate::groups::Groups;
-use crate::ops::{self, Fresh, SettleBucket, settle_id};
+use crate::ops::{self, Fresh, MoveEnded, Operation, SettleBucket, SettleMove, settle_id};
+use crate::others::Others;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::tables::{ROOT, Read, UNSETTLED_PREFIX, bucket_key, entry_place};
 use crate::upgrade::rows;
 use anyhow::Context;
-use disk::DataDirectory;
-use proto::om::om_client::OmClient;
 use proto::om::*;
-use proto::{Code, Failure, RequestId, Retry, as_request, in_cluster};
+use proto::{Code, Failure, RequestId, Retry, in_bucket};
 use raft::AddressBook;
 use rand::RngExt;
-use rpc::Channel;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
-use tonic::Request;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 use types::random::random;
-use types::{Clock, GroupId};
+use types::{Backoff, Clock, GroupId};
 
 /// Shorter than those who ask wait for an answer of any kind.
 const ASKER_WAITS: Duration = Duration::from_secs(2);
+/// The time for which a move is gone on with at once; longer than an election takes.
+const GO_ON_FOR: Duration = Duration::from_secs(10);
 /// Buckets that are gone on with at a time.
 const AT_A_TIME: usize = 32;
 /// The time after which what nobody waits for is gone on with.
@@ -46,9 +45,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub(crate) struct Buckets {
     pub(crate) replicas: Arc<Replicas>,
-    pub(crate) groups: Arc<Groups>,
+    pub(crate) others: Others,
     pub(crate) addresses: AddressBook,
-    pub(crate) disk: Arc<dyn DataDirectory>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -106,14 +104,19 @@ impl Buckets {
         let place = Some(entry_place(entry));
         let (deletion, is_gone, refused) = match entry.stage() {
             BucketStage::BucketLive => return Ok(false),
+            BucketStage::BucketMoving | BucketStage::BucketMoved | BucketStage::BucketStays => {
+                return self.go_on_moving(entry).await.map(|()| false);
+            }
             BucketStage::BucketMaking => {
                 let hold = HoldBucketRequest { place, bucket: entry.bucket.clone() };
-                self.ask(entry.group, hold, |mut om, hold| async move { om.hold_bucket(hold).await }).await?;
+                self.others
+                    .ask(entry.group, hold, |mut om, hold| async move { om.hold_bucket(hold).await })
+                    .await?;
                 (0, false, 0)
             }
             BucketStage::BucketDropping => {
                 let release = ReleaseBucketRequest { place, deletion: entry.deletions };
-                let released = self.ask(entry.group, release, |mut om, release| async move {
+                let released = self.others.ask(entry.group, release, |mut om, release| async move {
                     om.release_bucket(release).await
                 });
                 let ReleaseBucketResponse { is_gone, refused } = released.await?;
@@ -123,35 +126,77 @@ impl Buckets {
         let Bucket { volume, name: bucket, .. } = entry.bucket.clone().unwrap_or_default();
         let number = entry.number;
         let request = SettleBucketCommand { volume, bucket, number, deletion, is_gone, refused };
+        Ok(self.note::<SettleBucket>(settle_id(number, deletion), request).await?.is_gone)
+    }
+
+    /// Writes into the root's log what has become of something.
+    async fn note<O: Operation>(&self, id: RequestId, what: O::Request) -> Result<O::Response, Failure> {
         let fresh = Fresh { random: 0, now_ms: self.clock.now_ms() };
-        let command = ops::prepare::<SettleBucket>(settle_id(number, deletion), None, request, fresh)?;
-        match self.root()?.lane.apply(command).await?.result {
-            Some(om_reply::Result::SettleBucket(settled)) => Ok(settled.is_gone),
-            Some(om_reply::Result::Error(error)) => Err(error.into()),
-            _ => Err(Failure::internal("the reply is to another kind of request")),
+        self.root()?.change::<O>(ops::prepare::<O>(id, None, what, fresh)?).await
+    }
+
+    /// Refuses to have a bucket moved to a group of which nobody answers. One that is moved there already is.
+    pub(crate) async fn check_takes(&self, volume: &str, bucket: &str, to: u64) -> Result<(), Failure> {
+        let wanted = Bucket { volume: volume.to_owned(), name: bucket.to_owned(), ..Bucket::default() };
+        let Some(entry) = self.entry(&wanted)? else { return Ok(()) };
+        if entry.stage() != BucketStage::BucketLive || entry.group == to {
+            return Ok(());
+        }
+        let stat = StatBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
+        let place = BucketPlace { group: to, number: entry.number, epoch: u64::MAX };
+        let stat = self.others.ask(to, stat, |mut om, stat| {
+            let stat = in_bucket(stat, &place);
+            async move { om.stat_bucket(stat).await }
+        });
+        // It cannot have it.
+        match stat.await {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.code == Code::NotHere => Ok(()),
+            Err(failure) => Err(failure),
         }
     }
 
-    /// Asks the leader of a bucket's group.
-    async fn ask<Q: Clone, A, F>(
-        &self,
-        group: u64,
-        question: Q,
-        call: impl Fn(OmClient<Channel>, Request<Q>) -> F,
-    ) -> Result<A, Failure>
-    where
-        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
-    {
-        let cluster = self.disk.stamp().cluster;
-        let id = RequestId(random().random());
-        let link = self.groups.link(group)?;
-        let answer = link.ask(|channel| {
-            let request = as_request(Request::new(question.clone()), id, Duration::ZERO);
-            call(OmClient::new(channel), in_cluster(request, &cluster))
+    /// Goes on with a move now: nobody waits for the answer, and writers of the bucket may wait for the end.
+    pub(crate) fn go_on(&self, volume: &str, bucket: &str) {
+        let bucket = Bucket { volume: volume.to_owned(), name: bucket.to_owned(), ..Bucket::default() };
+        let (buckets, until) = (self.clone(), Instant::now() + GO_ON_FOR);
+        tokio::spawn(async move {
+            let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
+            while let Ok(Some(entry)) = buckets.entry(&bucket)
+                && !finish(buckets.clone(), entry).await
+                && Instant::now() < until
+            {
+                sleep(retry.pause()).await;
+            }
         });
-        answer
-            .await
-            .map_err(|failure| Failure { message: format!("group {group} of names: {failure}"), ..failure })
+    }
+
+    /// Has the groups do what the stage of a bucket's move asks for, up to where others decide.
+    async fn go_on_moving(&self, entry: &BucketEntry) -> Result<(), Failure> {
+        let moved = entry.last_move.as_ref().and_then(|last| last.moved).unwrap_or_default();
+        let Bucket { volume, name: bucket, .. } = entry.bucket.clone().unwrap_or_default();
+        let (number, attempt) = (moved.number, moved.attempt);
+        if entry.stage() == BucketStage::BucketMoving {
+            let send = SendBucketRequest { moved: Some(moved) };
+            let sent =
+                self.others.ask(moved.from, send, |mut om, send| async move { om.send_bucket(send).await });
+            let SendBucketResponse { is_sent, known } = sent.await?;
+            if is_sent {
+                return Ok(());
+            }
+            let why =
+                format!("group {} has not the bucket, or knows attempt {known} of this root", moved.from);
+            let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done: false, why, known };
+            return self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop);
+        }
+        // The bucket is in one group at most: the one lets go of it before the other holds it.
+        let end = EndMoveRequest { moved: Some(moved), is_done: entry.stage() == BucketStage::BucketMoved };
+        let ended = self.others.ask(moved.from, end, |mut om, end| async move { om.end_sending(end).await });
+        ended.await?;
+        let ended = self.others.ask(moved.to, end, |mut om, end| async move { om.end_receiving(end).await });
+        ended.await?;
+        let ended = MoveEndedCommand { volume, bucket, number, attempt };
+        self.note::<MoveEnded>(RequestId(random().random()), ended).await.map(drop)
     }
 
     /// The buckets of which the tables say that something is to be done.
@@ -169,17 +214,21 @@ impl Buckets {
 
 /// Goes on, wherever the root is led from here, with what nobody waits for any more.
 pub(crate) async fn finish_always(buckets: Buckets) {
-    let attempt = |entry: &BucketEntry| (entry.number, entry.deletions);
+    let attempt = |entry: &BucketEntry| {
+        let moved = entry.last_move.as_ref().and_then(|last| last.moved);
+        (entry.number, entry.deletions, entry.stage, moved.map(|moved| moved.attempt))
+    };
     let mut seen = BTreeSet::new();
     loop {
         sleep(LOOK_EVERY).await;
-        let unsettled = match buckets.unsettled().context("read which buckets are being made or deleted") {
-            Ok(unsettled) => unsettled,
-            Err(error) => {
-                warn!(error = format!("{error:#}"), "finish what was begun with buckets");
-                continue;
-            }
-        };
+        let unsettled =
+            match buckets.unsettled().context("read which buckets are being made, deleted or moved") {
+                Ok(unsettled) => unsettled,
+                Err(error) => {
+                    warn!(error = format!("{error:#}"), "finish what was begun with buckets");
+                    continue;
+                }
+            };
         // What is new somebody waits for. A group that hangs keeps no other one's buckets waiting.
         let mut under_way = JoinSet::new();
         for entry in unsettled.iter().filter(|entry| seen.contains(&attempt(entry))) {
@@ -193,13 +242,19 @@ pub(crate) async fn finish_always(buckets: Buckets) {
     }
 }
 
-async fn finish(buckets: Buckets, entry: BucketEntry) {
+/// Whether it is, or cannot be.
+async fn finish(buckets: Buckets, entry: BucketEntry) -> bool {
     let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
-    match buckets.settle(&entry).await {
+    let settled = buckets.settle(&entry).await;
+    let is_over = settled.as_ref().map_or_else(|failure| failure.retry == Retry::No, |_| true);
+    match settled {
+        // Nothing was to be done, or its group goes on with it.
+        Ok(_) if matches!(entry.stage(), BucketStage::BucketLive | BucketStage::BucketMoving) => {}
         Ok(is_gone) => info!(name, is_gone, "finished what was begun with a bucket"),
         Err(failure) if failure.retry == Retry::No => {
             warn!(name, %failure, "what was begun with a bucket cannot be finished")
         }
         Err(failure) => debug!(name, %failure, "finish what was begun with a bucket"),
     }
+    is_over
 }

@@ -5,7 +5,9 @@ use crate::groups::Groups;
 use crate::heartbeat::{Heartbeat, Word};
 use crate::lane::WAITING_BYTES_MAX;
 use crate::link::Link;
+use crate::moves::{self, Moves};
 use crate::options::OmOptions;
+use crate::others::Others;
 use crate::place::{DiskTables, TablesPlace};
 use crate::replicas::{Means, Replicas};
 use crate::service::{OPERATIONS, OmService};
@@ -80,16 +82,26 @@ impl Om {
         };
         let replicas = Arc::new(Replicas::new(means));
         let groups = Arc::new(Groups::new(connector.clone()));
+        let others = Others { groups: groups.clone(), disk: disk.clone() };
         let buckets = Buckets {
             replicas: replicas.clone(),
-            groups: groups.clone(),
+            others: others.clone(),
             addresses: addresses.clone(),
-            disk: disk.clone(),
             clock: clock.clone(),
+        };
+        let (counts, wanted) = Default::default();
+        let moves = Moves {
+            replicas: replicas.clone(),
+            others,
+            addresses: addresses.clone(),
+            clock: clock.clone(),
+            counts,
+            wanted,
         };
         let service = OmService {
             replicas: replicas.clone(),
             buckets: buckets.clone(),
+            moves: moves.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
             reads: options.reads,
@@ -103,7 +115,8 @@ impl Om {
         if has_opened {
             replicas.open_all().await?;
         }
-        let mut tasks = vec![tokio::spawn(buckets::finish_always(buckets))];
+        let mut tasks =
+            vec![tokio::spawn(buckets::finish_always(buckets)), tokio::spawn(moves::go_on_always(moves))];
         let word = match options.scm.is_empty() {
             true => Word::new("no SCM is given"),
             false => {
@@ -158,6 +171,7 @@ impl Om {
 
     pub fn expose(&self, exposition: &mut Exposition) {
         self.service.counted.expose(exposition);
+        self.service.moves.counts.expose(exposition);
         expose_listings(self.scans_max - self.service.scans.available_permits(), exposition);
         let open = self.replicas.open();
         for replica in &open {
@@ -165,8 +179,8 @@ impl Om {
             // One group needs no name.
             let labels: &[(&str, &str)] = if open.len() > 1 { &[("group", &group)] } else { &[] };
             let tables = replica.dbs.current();
-            replica.usage.expose(&tables, labels, exposition);
-            replica.batches.expose(labels, exposition);
+            replica.followed.usage.expose(&tables, labels, exposition);
+            replica.followed.batches.expose(labels, exposition);
             expose_tables(tables.rocks(), labels, exposition);
         }
     }

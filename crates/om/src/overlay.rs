@@ -5,7 +5,7 @@ use statedb::Db;
 use std::collections::BTreeMap;
 
 /// A record's new value, or `None` for deleted.
-type Change = Option<Vec<u8>>;
+pub(crate) type Change = Option<Vec<u8>>;
 
 /// A batch of changes over a [`Db`], readable before it is written: later commands of a batch see what
 /// earlier ones did. A command that is refused half way leaves nothing behind.
@@ -55,13 +55,28 @@ impl<'a> Overlay<'a> {
         &self,
         prefix: &[u8],
     ) -> impl Iterator<Item = anyhow::Result<(Vec<u8>, Vec<u8>)>> + use<'_, 'a> {
+        self.scan_after(prefix, b"")
+    }
+
+    /// Those of them whose keys come after `after`.
+    pub(crate) fn scan_after(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+    ) -> impl Iterator<Item = anyhow::Result<(Vec<u8>, Vec<u8>)>> + use<'_, 'a> {
         let end = crate::tables::successor(prefix);
+        let mut from = prefix.to_vec();
+        if after >= prefix {
+            from = [after, b"\0"].concat();
+        }
+        // Nothing comes from behind the end on.
+        from = end.iter().fold(from, |from, end| from.min(end.clone()));
         let mut options = ReadOptions::default();
         if let Some(end) = &end {
             options.set_iterate_upper_bound(end.clone());
         }
-        let stored = self.db.rocks().iterator_opt(IteratorMode::From(prefix, Direction::Forward), options);
-        let from = std::ops::Bound::Included(prefix.to_vec());
+        let stored = self.db.rocks().iterator_opt(IteratorMode::From(&from, Direction::Forward), options);
+        let from = std::ops::Bound::Included(from);
         let to = end.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         let mut stored = stored.peekable();
         let mut changed = self.changes.range((from, to)).peekable();
@@ -96,10 +111,9 @@ impl<'a> Overlay<'a> {
     }
 
     /// The changed records whose keys start with `prefix`, as they will be.
-    pub(crate) fn changed(&self, prefix: &[u8]) -> Vec<(Vec<u8>, Change)> {
+    pub(crate) fn changed(&self, prefix: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Change)> {
         let from = self.changes.range(prefix.to_vec()..);
-        let changed = from.take_while(|(key, _)| key.starts_with(prefix));
-        changed.map(|(key, value)| (key.clone(), value.clone())).collect()
+        from.take_while(move |(key, _)| key.starts_with(prefix))
     }
 
     pub(crate) fn into_batch(self) -> WriteBatch {
@@ -158,6 +172,11 @@ mod tests {
         let expected: Vec<_> = model.clone().into_iter().filter(|(key, _)| key.starts_with(prefix)).collect();
         let scanned: Vec<_> = overlay.scan(prefix).collect::<anyhow::Result<_>>().unwrap();
         assert_eq!(scanned, expected);
+        for after in model.keys() {
+            let rest: Vec<_> = overlay.scan_after(prefix, after).collect::<anyhow::Result<_>>().unwrap();
+            let expected: Vec<_> = expected.iter().filter(|(key, _)| key > after).cloned().collect();
+            assert_eq!(rest, expected, "after {after:?}");
+        }
         for key in stored.keys().chain(changes.iter().map(|(key, _)| key)) {
             assert_eq!(overlay.get(key).unwrap(), model.get(key).cloned());
         }

@@ -1,13 +1,12 @@
 //! A replica of a group of names that runs here.
 
-use crate::counted::Batches;
 use crate::lane::Lane;
-use crate::ops::{self, Founded, Fresh};
+use crate::ops::{self, Founded, Fresh, Operation};
 use crate::replicas::why_told;
+use crate::state_machine::Followed;
 use crate::tables::is_founded;
-use crate::usage::Usage;
 use anyhow::bail;
-use proto::om::{FoundedCommand, om_reply};
+use proto::om::{FoundedCommand, OmCommand, om_reply};
 use proto::scm::{OmGroup, OmMember, OmReplicaReport};
 use proto::{Code, Failure, RequestId};
 use raft::{AddressBook, Group, GroupStatus, Member, Members, Role};
@@ -39,10 +38,7 @@ pub(crate) struct Replica {
     pub(crate) dbs: Arc<dyn GroupDb>,
     /// The way of changes into the log.
     pub(crate) lane: Arc<Lane>,
-    /// The usage of each bucket.
-    pub(crate) usage: Arc<Usage>,
-    /// The number of commands that were applied at a time.
-    pub(crate) batches: Arc<Batches>,
+    pub(crate) followed: Followed,
     statuses: watch::Receiver<GroupStatus>,
     /// The tables have said that the names are founded. Names that are do not become otherwise.
     founded_by_tables: AtomicBool,
@@ -116,8 +112,7 @@ impl Replica {
         group: Group,
         dbs: Arc<dyn GroupDb>,
         lane: Lane,
-        usage: Arc<Usage>,
-        batches: Arc<Batches>,
+        followed: Followed,
         clock: Arc<dyn Clock>,
         news: Arc<Notify>,
     ) -> Replica {
@@ -135,8 +130,7 @@ impl Replica {
             group,
             dbs,
             lane,
-            usage,
-            batches,
+            followed,
             statuses,
             founded_by_tables,
             founded_by_scm,
@@ -148,6 +142,19 @@ impl Replica {
 
     pub(crate) fn id(&self) -> ReplicaId {
         self.group.replica()
+    }
+
+    /// Carries out a change that was prepared, where this replica leads.
+    pub(crate) async fn carry_out(&self, command: OmCommand) -> Result<om_reply::Result, Failure> {
+        match self.lane.apply(command).await?.result {
+            Some(om_reply::Result::Error(error)) => Err(error.into()),
+            Some(result) => Ok(result),
+            None => Err(Failure::internal("the reply is empty")),
+        }
+    }
+
+    pub(crate) async fn change<O: Operation>(&self, command: OmCommand) -> Result<O::Response, Failure> {
+        ops::response::<O>(self.carry_out(command).await?)
     }
 
     fn take_tasks(&self) -> Vec<JoinHandle<()>> {

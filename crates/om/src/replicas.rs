@@ -8,14 +8,12 @@
 //!   removed, so that its id is never used again here; its tables are deleted. From the first step on it is
 //!   not opened any more.
 
-use crate::counted::Batches;
 use crate::lane::Lane;
 use crate::options::OmOptions;
 use crate::place::TablesPlace;
 use crate::replica::{Replica, ReplicaPlaces};
-use crate::state_machine::OmStateMachine;
+use crate::state_machine::{Followed, OmStateMachine};
 use crate::upgrade::upgrade;
-use crate::usage::Usage;
 use anyhow::{Context, bail, ensure};
 use disk::{DataDirectory, Disk};
 use futures::future::join_all;
@@ -286,15 +284,14 @@ impl Replicas {
             lease_reads: true,
         };
         host.announce(&spec, space, &log_spec(group)).await?;
-        let (dbs, usage, batches) =
-            (tables.open(group).await?, Arc::<Usage>::default(), Arc::<Batches>::default());
+        let (dbs, followed) = (tables.open(group).await?, Followed::default());
         // Blocks, as opening them did.
         let machine = upgrade(&dbs.current())
-            .and_then(|()| OmStateMachine::open(dbs.clone(), usage.clone(), batches.clone()))
+            .and_then(|()| OmStateMachine::open(dbs.clone(), followed.clone()))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
         let opened = host.open(spec, space, log_spec(group), machine).await?;
         let lane = Lane::new(opened.clone(), addresses.clone(), room.clone());
-        let replica = Replica::new(opened, dbs, lane, usage, batches, clock.clone(), self.news.clone());
+        let replica = Replica::new(opened, dbs, lane, followed, clock.clone(), self.news.clone());
         let open = Slot::Open(Arc::new(replica));
         self.slots.write().expect("no holder panics").insert(group, open);
         self.news.notify_one();

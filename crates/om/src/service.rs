@@ -1,10 +1,10 @@
 use crate::buckets::Buckets;
 use crate::counted::Counted;
+use crate::moves::Moves;
 use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
 use crate::replica::Replica;
 use crate::replicas::Replicas;
-use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::{InGroup, ROOT, Refusal};
 use futures::future::join_all;
 use prost::Message;
@@ -39,6 +39,7 @@ const LOOKED_UP_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct OmService {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) buckets: Buckets,
+    pub(crate) moves: Moves,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) reads: ReadPolicy,
@@ -95,7 +96,7 @@ impl OmService {
     ) -> Result<O::Response, Failure> {
         let try_of = proto::request_of(request.metadata())?;
         let result = self.carry_out::<O>(group, None, try_of, request.into_inner()).await?;
-        O::from_reply(result).ok_or_else(|| Failure::internal("the reply is to another kind of request"))
+        ops::response::<O>(result)
     }
 
     async fn carry_out<O: Operation>(
@@ -112,15 +113,12 @@ impl OmService {
         let fresh = Fresh { random: random().random(), now_ms: self.clock.now_ms() };
         let command = ops::prepare::<O>(id, place, request, fresh)?;
         let bytes = command.encoded_len();
-        if bytes > COMMAND_BYTES_MAX {
-            let message = format!("the request has {bytes} bytes, at most {COMMAND_BYTES_MAX} are allowed");
+        if bytes > O::COMMAND_BYTES_MAX {
+            let max = O::COMMAND_BYTES_MAX;
+            let message = format!("the request has {bytes} bytes, at most {max} are allowed");
             return Err(Failure::new(Code::TooLarge, message));
         }
-        match self.serving(group)?.lane.apply(command).await?.result {
-            Some(om_reply::Result::Error(error)) => Err(error.into()),
-            Some(result) => Ok(result),
-            None => Err(Failure::internal("the reply is empty")),
-        }
+        self.serving(group)?.carry_out(command).await
     }
 
     async fn make_bucket(
@@ -129,7 +127,7 @@ impl OmService {
     ) -> Result<CreateBucketResponse, Failure> {
         // Whoever leads the root knows the others.
         self.serving(ROOT)?;
-        let groups = &self.buckets.groups;
+        let groups = &self.buckets.others.groups;
         match request.get_ref().group {
             Some(group) => groups.check_is_there(group)?,
             None => request.get_mut().group = Some(groups.pick(random().random())),
@@ -211,20 +209,67 @@ impl OmService {
         Ok(replica.dbs.current())
     }
 
+    async fn move_bucket(&self, request: Request<MoveBucketRequest>) -> Result<MoveBucketResponse, Failure> {
+        self.serving(ROOT)?;
+        let MoveBucketRequest { volume, bucket, to } = request.get_ref().clone();
+        self.buckets.others.groups.check_is_there(to)?;
+        self.buckets.check_takes(&volume, &bucket, to).await?;
+        let asked = self.change_in::<ops::MoveBucket>(ROOT, request).await?;
+        self.buckets.go_on(&volume, &bucket);
+        Ok(asked)
+    }
+
+    async fn settle_move(&self, request: Request<SettleMoveRequest>) -> Result<SettleMoveResponse, Failure> {
+        let SettleMoveRequest { volume, bucket, .. } = request.get_ref().clone();
+        let settled = self.change_in::<ops::SettleMove>(ROOT, request).await?;
+        self.buckets.go_on(&volume, &bucket);
+        Ok(settled)
+    }
+
+    async fn send(&self, request: Request<SendBucketRequest>) -> Result<SendBucketResponse, Failure> {
+        let group = request.get_ref().moved.unwrap_or_default().from;
+        let sent = self.change_in::<ops::SendBucket>(group, request).await;
+        self.moves.wanted.notify_one();
+        sent
+    }
+
+    async fn end_send(&self, request: Request<EndMoveRequest>) -> Result<EndMoveResponse, Failure> {
+        let group = request.get_ref().moved.unwrap_or_default().from;
+        self.change_in::<ops::EndSending>(group, request).await
+    }
+
+    async fn receive(&self, request: Request<ReceiveRowsRequest>) -> Result<ReceiveRowsResponse, Failure> {
+        let group = request.get_ref().moved.unwrap_or_default().to;
+        self.change_in::<ops::ReceiveRows>(group, request).await
+    }
+
+    async fn end_receive(&self, request: Request<EndMoveRequest>) -> Result<EndMoveResponse, Failure> {
+        let group = request.get_ref().moved.unwrap_or_default().to;
+        self.change_in::<ops::EndReceiving>(group, request).await
+    }
+
+    async fn stat(&self, request: Request<StatBucketRequest>) -> Result<StatBucketResponse, Failure> {
+        let place = proto::bucket_of(request.metadata())?;
+        let stat = self.query::<queries::StatBucket>(request).await?;
+        let number = place.map_or(0, |place| place.number);
+        let (sent_rows, sent_bytes) = self.moves.counts.sent(number);
+        Ok(StatBucketResponse { sent_rows, sent_bytes, ..stat })
+    }
+
     async fn query<Q: Query>(&self, request: Request<Q::Request>) -> Result<Q::Response, Failure> {
         let place = proto::bucket_of(request.metadata())?;
         let request = request.into_inner();
         let db = self.current(place.map_or(ROOT, |place| place.group)).await?;
         let place = place.map(InGroup::from);
         let read = match Q::REACH {
-            Reach::Records => Q::read(&db, place, request),
+            Reach::Records => queries::read::<Q>(&db, place, request),
             Reach::Page => {
                 let permit = self.scans.clone().try_acquire_owned();
                 let permit =
                     permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
                 let read = tokio::task::spawn_blocking(move || {
                     let _held_while_reading = permit;
-                    Q::read(&db, place, request)
+                    queries::read::<Q>(&db, place, request)
                 });
                 read.await.map_err(|error| Failure::internal(format!("read tables: {error}")))?
             }
@@ -292,6 +337,13 @@ om_service! {
         delete_bucket, DeleteBucketRequest => DeleteBucketResponse, drop_bucket;
         hold_bucket, HoldBucketRequest => HoldBucketResponse, hold;
         release_bucket, ReleaseBucketRequest => ReleaseBucketResponse, release;
+        move_bucket, MoveBucketRequest => MoveBucketResponse, move_bucket;
+        settle_move, SettleMoveRequest => SettleMoveResponse, settle_move;
+        send_bucket, SendBucketRequest => SendBucketResponse, send;
+        end_sending, EndMoveRequest => EndMoveResponse, end_send;
+        receive_rows, ReceiveRowsRequest => ReceiveRowsResponse, receive;
+        end_receiving, EndMoveRequest => EndMoveResponse, end_receive;
+        stat_bucket, StatBucketRequest => StatBucketResponse, stat;
     }
     changes {
         CommitKey; DeleteKeys; CreateUpload; CommitPart; CompleteUpload; AbortUpload;
@@ -302,6 +354,5 @@ om_service! {
         list_keys, ListKeysRequest => ListKeysResponse, ListKeys;
         list_parts, ListPartsRequest => ListPartsResponse, ListParts;
         list_uploads, ListUploadsRequest => ListUploadsResponse, ListUploads;
-        stat_bucket, StatBucketRequest => StatBucketResponse, StatBucket;
     }
 }

@@ -1,8 +1,9 @@
 use crate::counted::Batches;
 use crate::lane;
 use crate::ops::{self, Remembered};
-use crate::overlay::Overlay;
+use crate::overlay::{Change, Overlay};
 use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, next_bucket};
+use crate::taps::Taps;
 use crate::upgrade::Upgrading;
 use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
@@ -20,29 +21,37 @@ const NUMBERS_SKIPPED: u64 = 1_000_000;
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
     dbs: Arc<dyn GroupDb>,
-    usage: Arc<Usage>,
-    batches: Arc<Batches>,
+    followed: Followed,
     /// The requests that the tables remember, and which tables these are.
     remembered: (Weak<Db>, Remembered),
 }
 
+/// What others are told of the tables as they change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Followed {
+    /// The usage of each bucket.
+    pub(crate) usage: Arc<Usage>,
+    /// The number of commands that were applied at a time.
+    pub(crate) batches: Arc<Batches>,
+    /// The rows that change of buckets that are sent to other groups.
+    pub(crate) taps: Arc<Taps>,
+}
+
 impl OmStateMachine {
     /// Over the tables that are current, of which it reads what they remember.
-    pub(crate) fn open(
-        dbs: Arc<dyn GroupDb>,
-        usage: Arc<Usage>,
-        batches: Arc<Batches>,
-    ) -> anyhow::Result<OmStateMachine> {
+    pub(crate) fn open(dbs: Arc<dyn GroupDb>, followed: Followed) -> anyhow::Result<OmStateMachine> {
         let db = dbs.current();
-        usage.read(&db)?;
+        followed.usage.read(&db)?;
         let remembered = (Arc::downgrade(&db), Remembered::read(&db)?);
-        Ok(OmStateMachine { dbs, usage, batches, remembered })
+        Ok(OmStateMachine { dbs, followed, remembered })
     }
 
     /// Read anew where these are other tables, as after a snapshot was installed.
     fn remembered_of(&mut self, db: &Arc<Db>) -> anyhow::Result<&mut Remembered> {
         if self.remembered.0.as_ptr() != Arc::as_ptr(db) {
             self.remembered = (Arc::downgrade(db), Remembered::read(db)?);
+            // Nobody has seen what changed between the one and the other.
+            self.followed.taps.break_all();
         }
         Ok(&mut self.remembered.1)
     }
@@ -54,11 +63,11 @@ impl StateMachine for OmStateMachine {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        let (db, batches) = (self.dbs.current(), self.batches.clone());
-        let (replies, buckets) = apply(&db, self.remembered_of(&db)?, batch, &applied, &batches)
+        let (db, followed) = (self.dbs.current(), self.followed.clone());
+        let (replies, buckets) = apply(&db, self.remembered_of(&db)?, batch, &applied, &followed)
             // What was noted meanwhile is in no table, if anybody tries it again.
             .inspect_err(|_| self.remembered = Default::default())?;
-        self.usage.follow(&db, buckets)?;
+        followed.usage.follow(&db, buckets)?;
         Ok(replies)
     }
 
@@ -85,7 +94,7 @@ fn apply(
     remembered: &mut Remembered,
     batch: Vec<Committed>,
     applied: &Applied,
-    batches: &Batches,
+    Followed { batches, taps, .. }: &Followed,
 ) -> anyhow::Result<(Vec<Bytes>, BucketRows)> {
     let mut commands = 0;
     let mut overlay = Overlay::new(db);
@@ -99,7 +108,9 @@ fn apply(
         let reply = OmReplies { replies: replies_to }.encode_to_vec();
         replies.push(Bytes::from(reply));
     }
-    let buckets = overlay.changed(BUCKETS_PREFIX);
+    let as_is = |(key, value): (&Vec<u8>, &Change)| (key.clone(), value.clone());
+    let buckets = overlay.changed(BUCKETS_PREFIX).map(as_is).collect();
+    let tapped = taps.changed(&overlay);
     let mut batch = overlay.into_batch();
     let rows = batch.len();
     batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
@@ -107,6 +118,7 @@ fn apply(
     // For metrics alone: what is applied does not depend on it.
     let begun = Instant::now();
     db.write(batch).context("write applied commands")?;
+    taps.note(tapped);
     batches.note(commands, rows, begun.elapsed());
     Ok((replies, buckets))
 }
@@ -177,7 +189,7 @@ mod tests {
         let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::from("m") };
         let Machine { db, remembered } = machine;
         let (replies, _) =
-            super::apply(db, remembered, batch.to_vec(), &applied, &Batches::default()).unwrap();
+            super::apply(db, remembered, batch.to_vec(), &applied, &Followed::default()).unwrap();
         replies.into_iter().flat_map(|reply| OmReplies::decode(reply).unwrap().replies).collect()
     }
 
@@ -336,7 +348,7 @@ mod tests {
         let disk = Arc::new(disk::RealDisk::open(&dir.path().join("disk"), 1).unwrap());
         let options = statedb::DbOptions::default();
         let dbs = statedb::DbGenerations::open(disk, "db", &options, APPLIED_KEY).await.unwrap();
-        let mut machine = OmStateMachine::open(Arc::new(dbs), Arc::default(), Arc::default()).unwrap();
+        let mut machine = OmStateMachine::open(Arc::new(dbs), Followed::default()).unwrap();
         let applied =
             |index| Applied { id: LogId { term: Term(1), index: LogIndex(index) }, membership: Bytes::new() };
         let commands = [prepared::<CreateBucket>(0, bucket()), command(1, 4, "a"), command(2, 5, "b")];
@@ -358,7 +370,7 @@ mod tests {
         let disk = Arc::new(disk::RealDisk::open(&dir.path().join("disk"), 1).unwrap());
         let options = statedb::DbOptions::default();
         let dbs = statedb::DbGenerations::open(disk, "db", &options, APPLIED_KEY).await.unwrap();
-        let mut machine = OmStateMachine::open(Arc::new(dbs), Arc::default(), Arc::default()).unwrap();
+        let mut machine = OmStateMachine::open(Arc::new(dbs), Followed::default()).unwrap();
         let applied =
             |index| Applied { id: LogId { term: Term(1), index: LogIndex(index) }, membership: Bytes::new() };
         machine.reset(applied(0)).unwrap();
@@ -390,15 +402,15 @@ mod tests {
     fn a_write_of_the_tables_is_counted_with_its_commands_and_rows() {
         let dir = tempfile::tempdir().unwrap();
         let Machine { db, mut remembered } = open(dir.path());
-        let batches = Batches::default();
+        let followed = Followed::default();
         let both = OmEntry { commands: vec![command(1, 4, "a"), command(2, 5, "b")] };
         for entry in [OmEntry { commands: vec![prepared::<CreateBucket>(0, bucket())] }, both] {
             let batch = vec![committed(0, entry.encode_to_vec())];
             let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::new() };
-            super::apply(&db, &mut remembered, batch, &applied, &batches).unwrap();
+            super::apply(&db, &mut remembered, batch, &applied, &followed).unwrap();
         }
         let mut exposition = Exposition::default();
-        batches.expose(&[], &mut exposition);
+        followed.batches.expose(&[], &mut exposition);
         let text = exposition.finish();
         let value = |name: &str| -> f64 {
             let value = text.lines().find_map(|line| line.strip_prefix(&format!("flotilla_om_{name} ")));
@@ -417,7 +429,7 @@ mod tests {
         let Machine { db, mut remembered } = open(dir.path());
         let unknown = committed(0, Vec::new());
         let applied = Applied { id: unknown.id, membership: Bytes::new() };
-        let refused = super::apply(&db, &mut remembered, vec![unknown], &applied, &Batches::default());
+        let refused = super::apply(&db, &mut remembered, vec![unknown], &applied, &Followed::default());
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
 

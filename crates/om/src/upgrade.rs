@@ -7,8 +7,8 @@
 //! for are not: once SCM knows their group, its leader writes that down as in any other.
 
 use crate::tables::{
-    ANSWERS_PREFIX_V4, BucketNumber, FORMAT, FORMAT_BY_REQUEST, FORMAT_KEY, FORMAT_UNCOUNTED, NAMES_PREFIX,
-    QUEUE_KEY, ROOT, Read, decode, format, keys_prefix, record_key, remembered_key, successor,
+    ANSWERS_PREFIX_V4, BucketNumber, FORMAT, FORMAT_BY_NAME, FORMAT_BY_REQUEST, FORMAT_KEY, FORMAT_UNCOUNTED,
+    NAMES_PREFIX, QUEUE_KEY, ROOT, Read, decode, format, keys_prefix, record_key, remembered_key, successor,
 };
 use anyhow::Context;
 use disk::Disk;
@@ -31,7 +31,9 @@ pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
     let Some(before) = format(db)?.filter(|format| *format < FORMAT) else { return Ok(()) };
     info!(before, "the tables are of an older version");
     let mut batch = WriteBatch::default();
-    divide_buckets(db, &mut batch, before)?;
+    if before <= FORMAT_BY_NAME {
+        divide_buckets(db, &mut batch, before)?;
+    }
     if before <= FORMAT_BY_REQUEST {
         join_requests(db, &mut batch)?;
     }
@@ -74,6 +76,7 @@ fn join_requests(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
             request_digests: answer.request_digest,
             replies: vec![answer.reply.unwrap_or_default()],
             at_ms: place.at_ms,
+            buckets: Vec::new(),
         };
         let entry = entry.encode_to_vec();
         queue.bytes += (key.len() + entry.len()) as u64;
@@ -128,12 +131,17 @@ pub(crate) type Row = (Box<[u8]>, Box<[u8]>);
 
 /// Those whose keys start with `prefix`, past RocksDB's cache.
 pub(crate) fn rows(db: &Db, prefix: &[u8]) -> impl Iterator<Item = anyhow::Result<Row>> {
+    rows_from(db, prefix, prefix)
+}
+
+/// Those of them from a key on.
+pub(crate) fn rows_from(db: &Db, prefix: &[u8], from: &[u8]) -> impl Iterator<Item = anyhow::Result<Row>> {
     let mut options = ReadOptions::default();
     options.fill_cache(false);
     if let Some(end) = successor(prefix) {
         options.set_iterate_upper_bound(end);
     }
-    let rows = db.rocks().iterator_opt(IteratorMode::From(prefix, Direction::Forward), options);
+    let rows = db.rocks().iterator_opt(IteratorMode::From(from, Direction::Forward), options);
     rows.map(|row| row.context("scan tables"))
 }
 
@@ -141,7 +149,7 @@ pub(crate) fn rows(db: &Db, prefix: &[u8]) -> impl Iterator<Item = anyhow::Resul
 mod tests {
     use super::*;
     use crate::ops::testing::Namespace;
-    use crate::tables::{BUCKETS_PREFIX, FORMAT_BY_NAME, REMEMBERED_PREFIX, is_founded};
+    use crate::tables::{BUCKETS_PREFIX, FORMAT_UNNUMBERED, REMEMBERED_PREFIX, is_founded};
     use bytes::Bytes;
     use statedb::DbGenerations;
 
@@ -155,6 +163,9 @@ mod tests {
     /// own.
     fn make_old(db: &Db, format: u32) {
         let mut batch = WriteBatch::default();
+        if format == FORMAT_UNNUMBERED {
+            return put_format(db, format);
+        }
         for row in rows(db, BUCKETS_PREFIX) {
             let (key, value) = row.unwrap();
             let mut record: BucketRecord = decode(&key, &value).unwrap();
@@ -171,7 +182,7 @@ mod tests {
         }
         for row in rows(db, REMEMBERED_PREFIX) {
             let (key, value) = row.unwrap();
-            let RememberedRequests { request_ids, request_digests, replies, at_ms } =
+            let RememberedRequests { request_ids, request_digests, replies, at_ms, .. } =
                 decode(&key, &value).unwrap();
             assert_eq!(replies.len(), 1);
             let answer_key = [ANSWERS_PREFIX_V4, &request_ids].concat();
@@ -189,22 +200,40 @@ mod tests {
         db.write(batch).unwrap();
     }
 
+    /// All rows, but that what is remembered does not say which buckets it was about.
+    fn unnumbered(namespace: &Namespace) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let strip = |(key, value): (Vec<u8>, Vec<u8>)| {
+            if !key.starts_with(REMEMBERED_PREFIX) {
+                return (key, value);
+            }
+            let entry: RememberedRequests = decode(&key, &value).unwrap();
+            (key, RememberedRequests { buckets: Vec::new(), ..entry }.encode_to_vec())
+        };
+        namespace.records(b"").into_iter().map(strip).collect()
+    }
+
     #[test]
     fn tables_of_formats_before_become_what_they_would_have_been() {
-        for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST, FORMAT_BY_NAME] {
+        for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST, FORMAT_BY_NAME, FORMAT_UNNUMBERED] {
             let mut namespace = Namespace::empty();
             ["photos", "music"].into_iter().for_each(|bucket| namespace.create_as_before(bucket));
             for key in ["a", "b", "c", "a"] {
                 namespace.commit(key, 1).unwrap();
             }
             put_format(&namespace.db, FORMAT);
-            let wanted = namespace.records(b"");
+            let mut wanted = unnumbered(&namespace);
             make_old(&namespace.db, old);
             assert_ne!(namespace.records(b""), wanted);
-            let answers = if old == FORMAT_BY_NAME { 0 } else { 6 };
+            let answers = if old >= FORMAT_BY_NAME { 0 } else { 6 };
             assert_eq!(namespace.records(ANSWERS_PREFIX_V4).len(), answers);
             upgrade(&namespace.db).unwrap();
-            assert_eq!(namespace.records(b""), wanted, "as if it had been so from the beginning");
+            // Written by this release, they say it, and the queue has the bytes of that.
+            let queue_row = |rows: &mut Vec<(Vec<u8>, Vec<u8>)>| rows.retain(|(key, _)| key != QUEUE_KEY);
+            let mut upgraded = unnumbered(&namespace);
+            queue_row(&mut upgraded);
+            queue_row(&mut wanted);
+            assert_eq!(upgraded, wanted, "as if it had been so from the beginning");
+            let wanted = namespace.records(b"");
             upgrade(&namespace.db).unwrap();
             assert_eq!(namespace.records(b""), wanted);
         }

@@ -27,6 +27,12 @@ pub enum Bug {
     PartsRepeated,
     /// `om`: a request that was refused may take effect when it is repeated.
     RefusalsForgotten,
+    /// `om`: a bucket whose last rows are being sent to another group changes meanwhile.
+    FreezeLeftOut,
+    /// `om`: what a group remembers of requests does not go along with the bucket that they were about.
+    RequestsLeftBehind,
+    /// `om`: a bucket is found by its number alone, whatever epoch a request names.
+    EpochsIgnored,
     /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.
     TailsAreRead,
     /// `scm`: what a member that lost its log has left counts in decisions, be it damaged or not.

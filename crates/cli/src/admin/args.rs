@@ -386,6 +386,18 @@ pub(crate) enum BucketCommand {
         #[arg(long)]
         group: Option<u64>,
     },
+    /// Move a bucket to another group while it is used, and wait until it is there. The move goes on without
+    /// who waits; the same command again waits again
+    #[command(group(clap::ArgGroup::new("what").required(true).args(["to", "give_up"])))]
+    Move {
+        bucket: String,
+        /// The group that is to have it
+        #[arg(long)]
+        to: Option<u64>,
+        /// Give up the move that is under way: the bucket stays where it is
+        #[arg(long)]
+        give_up: bool,
+    },
 }
 
 #[derive(Subcommand, Debug, Clone)]

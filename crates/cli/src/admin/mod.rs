@@ -3,6 +3,7 @@
 mod answer;
 pub(crate) mod args;
 mod bucket;
+mod bucket_move;
 mod container;
 mod datanode;
 mod log;

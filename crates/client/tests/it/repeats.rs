@@ -41,7 +41,7 @@ macro_rules! refused {
             async fn head_bucket(&self, _: Request<HeadBucketRequest>) -> Result<Response<HeadBucketResponse>, Status> {
                 let nth = self.asked.fetch_add(1, Relaxed).min(self.places.len() - 1);
                 match self.places[nth] {
-                    Ok(place) => Ok(Response::new(HeadBucketResponse { place: Some(place), bucket: None })),
+                    Ok(place) => Ok(Response::new(HeadBucketResponse { place: Some(place), ..HeadBucketResponse::default() })),
                     Err(code) => Err(Failure::new(code, "refused").into()),
                 }
             }
@@ -77,6 +77,12 @@ refused! {
     list_parts, ListPartsRequest => ListPartsResponse;
     list_uploads, ListUploadsRequest => ListUploadsResponse;
     stat_bucket, StatBucketRequest => StatBucketResponse;
+    move_bucket, MoveBucketRequest => MoveBucketResponse;
+    settle_move, SettleMoveRequest => SettleMoveResponse;
+    send_bucket, SendBucketRequest => SendBucketResponse;
+    end_sending, EndMoveRequest => EndMoveResponse;
+    receive_rows, ReceiveRowsRequest => ReceiveRowsResponse;
+    end_receiving, EndMoveRequest => EndMoveResponse;
     hold_bucket, HoldBucketRequest => HoldBucketResponse;
     release_bucket, ReleaseBucketRequest => ReleaseBucketResponse;
 }

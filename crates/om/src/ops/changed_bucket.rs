@@ -1,5 +1,6 @@
+use super::Apply;
 use crate::overlay::Overlay;
-use crate::tables::{BucketNamed, BucketNumber, Read, Refusal, bucket_record, record_key};
+use crate::tables::{BucketNumber, Refusal, record_key};
 use prost::Message;
 use proto::om::{BucketRecord, Key};
 
@@ -12,8 +13,12 @@ pub(crate) struct ChangedBucket {
 
 impl ChangedBucket {
     /// The bucket, or that there is none here.
-    pub(crate) fn find(tables: &impl Read, named: BucketNamed<'_>) -> Result<ChangedBucket, Refusal> {
-        let was = bucket_record(tables, named)?;
+    pub(crate) fn find(
+        apply: &mut Apply<'_, '_>,
+        volume: &str,
+        bucket: &str,
+    ) -> Result<ChangedBucket, Refusal> {
+        let was = apply.record(volume, bucket)?;
         Ok(ChangedBucket { row: record_key(BucketNumber(was.id)), is: was.clone(), was })
     }
 

@@ -28,7 +28,7 @@ impl Operation for CommitKey {
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: CommitKeyRequest) -> Result<CommitKeyResponse, Refusal> {
-        let mut bucket = ChangedBucket::find(apply.tables, apply.named(&command.volume, &command.bucket))?;
+        let mut bucket = ChangedBucket::find(apply, &command.volume, &command.bucket)?;
         let mut key = command.key.ok_or_else(|| Failure::invalid("the command has no key"))?;
         let table_key = key_key(bucket.number(), &key.key);
         let existing: Option<Key> = apply.tables.message(&table_key)?;

@@ -30,7 +30,7 @@ impl Operation for CompleteUpload {
         apply: &mut Apply<'_, '_>,
         command: CompleteUploadRequest,
     ) -> Result<CompleteUploadResponse, Refusal> {
-        let mut changed = ChangedBucket::find(apply.tables, apply.named(&command.volume, &command.bucket))?;
+        let mut changed = ChangedBucket::find(apply, &command.volume, &command.bucket)?;
         let bucket = changed.number();
         let upload = upload_existing(apply.tables, bucket, &command.key, &command.upload)?;
         let table_key = key_key(bucket, &command.key);

@@ -58,10 +58,13 @@ impl Operation for CreateBucket {
     }
 }
 
-/// Refuses, for the moment, a bucket that is being made or deleted.
+/// Refuses, for the moment, a bucket of which it is not settled whether it is there.
 pub(super) fn check_settled(entry: &BucketEntry, name: &str) -> Result<(), Refusal> {
     let what = match entry.stage() {
-        BucketStage::BucketLive => return Ok(()),
+        BucketStage::BucketLive
+        | BucketStage::BucketMoving
+        | BucketStage::BucketMoved
+        | BucketStage::BucketStays => return Ok(()),
         BucketStage::BucketMaking => "made",
         BucketStage::BucketDropping => "deleted",
     };

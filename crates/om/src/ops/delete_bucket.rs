@@ -35,6 +35,7 @@ impl Operation for DeleteBucket {
         let entry: Option<BucketEntry> = apply.tables.message(&key)?;
         let mut entry = entry.ok_or_else(missing)?;
         check_settled(&entry, &name)?;
+        check_does_not_move(&entry, &name)?;
         let (number, place) = (BucketNumber(entry.number), entry_place(&entry));
         if entry.group == ROOT {
             return match release(apply, number, 0)? {
@@ -51,6 +52,17 @@ impl Operation for DeleteBucket {
         apply.tables.put(unsettled_key(number), key.clone());
         apply.tables.put(key, entry.encode_to_vec());
         Ok(DeleteBucketResponse { place: Some(place), deletion })
+    }
+}
+
+/// Refuses, for the moment, a bucket that is being moved.
+fn check_does_not_move(entry: &BucketEntry, name: &str) -> Result<(), Refusal> {
+    match entry.stage() {
+        BucketStage::BucketMoving | BucketStage::BucketMoved | BucketStage::BucketStays => {
+            let why = format!("bucket `{name}` is being moved to another group of names");
+            Err(Refusal::Passing(Failure::new(Code::NotYet, why)))
+        }
+        BucketStage::BucketLive | BucketStage::BucketMaking | BucketStage::BucketDropping => Ok(()),
     }
 }
 

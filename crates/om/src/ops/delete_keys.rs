@@ -32,7 +32,7 @@ impl Operation for DeleteKeys {
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: DeleteKeysRequest) -> Result<DeleteKeysResponse, Refusal> {
-        let mut bucket = ChangedBucket::find(apply.tables, apply.named(&command.volume, &command.bucket))?;
+        let mut bucket = ChangedBucket::find(apply, &command.volume, &command.bucket)?;
         let mut existed = Vec::with_capacity(command.keys.len());
         for key in &command.keys {
             let table_key = key_key(bucket.number(), key);

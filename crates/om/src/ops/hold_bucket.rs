@@ -1,9 +1,9 @@
 //! A bucket that the root has made is in this group from here on. One that is here already stays as it is, and one
-//! that this group has let go of never comes back: the root's word may be late.
+//! that this group has let go of does not come back: the root's word may be late.
 
 use super::create_bucket::hold;
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, let_go_key, record_key};
+use crate::tables::{BucketNumber, Read, Refusal, let_go, record_key};
 use proto::om::{BucketPlace, BucketRecord, HoldBucketRequest, HoldBucketResponse};
 use proto::{Code, Failure};
 
@@ -26,7 +26,7 @@ impl Operation for HoldBucket {
         let HoldBucketRequest { place, bucket } = command;
         let BucketPlace { number: id, epoch, .. } = place.unwrap_or_default();
         let number = BucketNumber(id);
-        if apply.tables.get(&let_go_key(number))?.is_some() {
+        if let_go(apply.tables, number)?.is_some_and(|last| epoch <= last) {
             return Ok(HoldBucketResponse {});
         }
         match apply.tables.message::<BucketRecord>(&record_key(number))? {

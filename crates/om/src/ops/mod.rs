@@ -13,12 +13,19 @@ mod create_bucket;
 mod create_upload;
 mod delete_bucket;
 mod delete_keys;
+mod end_receiving;
+mod end_sending;
 mod founded;
 mod hold_bucket;
+mod move_bucket;
 mod precondition;
+mod receive_rows;
 mod release_bucket;
 mod requests;
+mod send_bucket;
 mod settle_bucket;
+mod settle_move;
+mod sweep_rows;
 
 pub(crate) use abort_upload::AbortUpload;
 pub(crate) use commit_key::CommitKey;
@@ -29,19 +36,31 @@ pub(crate) use create_upload::CreateUpload;
 pub(crate) use delete_bucket::DeleteBucket;
 pub(crate) use delete_bucket::not_empty;
 pub(crate) use delete_keys::DeleteKeys;
+pub(crate) use end_receiving::EndReceiving;
+pub(crate) use end_sending::EndSending;
 pub(crate) use founded::Founded;
 pub(crate) use hold_bucket::HoldBucket;
+pub(crate) use move_bucket::MoveBucket;
+pub(crate) use receive_rows::ReceiveRows;
 pub(crate) use release_bucket::ReleaseBucket;
-pub(crate) use requests::{REMEMBERED, Remembered};
+pub(crate) use requests::{REMEMBERED, Remembered, about};
+pub(crate) use send_bucket::{BeginRun, FreezeBucket, SendBucket};
 pub(crate) use settle_bucket::{SettleBucket, settle_id};
+pub(crate) use settle_move::{MoveEnded, SettleMove};
+pub(crate) use sweep_rows::SweepRows;
 
 use crate::overlay::Overlay;
-use crate::tables::{BucketNamed, BucketNumber, InGroup, Refusal, bucket_number, deleted_key};
+use crate::rules::COMMAND_BYTES_MAX;
+use crate::tables::{BucketNamed, BucketNumber, InGroup, Refusal, bucket_record, deleted_key, left_key};
 use bytes::Bytes;
 use md5::{Digest, Md5};
+use planted::Bug;
 use prost::Message;
-use proto::om::{BlockPiece, BucketPlace, DeletedPieces, OmCommand, OmReply, om_command, om_reply};
-use proto::{Failure, RequestId};
+use proto::om::{
+    BlockPiece, BucketPlace, BucketRecord, DeletedPieces, OmCommand, OmReply, RememberedRequests, om_command,
+    om_reply,
+};
+use proto::{Code, Failure, RequestId};
 use requests::{Request, Requests};
 use std::collections::HashSet;
 
@@ -52,6 +71,7 @@ pub(crate) trait Operation {
     type Command;
     type Response;
     const NAME: &'static str;
+    const COMMAND_BYTES_MAX: usize = COMMAND_BYTES_MAX;
 
     /// Prepares on the leader: refuses what can never be carried out, and puts in what must not differ
     /// between members.
@@ -115,6 +135,11 @@ pub(crate) fn prepare<O: Operation>(
     Ok(OmCommand { now_ms, request_id, request_digest, bucket, epoch, command })
 }
 
+/// The response to a command, out of its reply.
+pub(crate) fn response<O: Operation>(result: om_reply::Result) -> Result<O::Response, Failure> {
+    O::from_reply(result).ok_or_else(|| Failure::internal("the reply is to another kind of request"))
+}
+
 /// Without what a leader adds to the request, and without its bucket's place, which may change between two tries.
 fn digest<O: Operation>(request: &O::Request) -> Bytes {
     let md5 = Md5::new().chain_update(O::NAME).chain_update([0]).chain_update(O::asked(request));
@@ -127,6 +152,10 @@ pub(crate) struct Apply<'a, 'db> {
     pub(crate) index: u64,
     pub(crate) now_ms: u64,
     place: Option<InGroup>,
+    /// The number of the bucket that the command is about, 0: of none. It is remembered with the request.
+    about: u64,
+    /// Requests of another group that the command brings along.
+    brought: Vec<RememberedRequests>,
     /// Records of deleted pieces that this entry has filed.
     filed: &'a mut u32,
 }
@@ -139,16 +168,28 @@ impl<'a, 'db> Apply<'a, 'db> {
         now_ms: u64,
         place: Option<InGroup>,
     ) -> Apply<'a, 'db> {
-        Apply { tables, index, now_ms, place, filed }
+        let about = place.map_or(0, |place| place.number.0);
+        Apply { tables, index, now_ms, place, about, brought: Vec::new(), filed }
     }
 
-    /// The bucket that the command is about.
-    pub(crate) fn named<'n>(&self, volume: &'n str, bucket: &'n str) -> BucketNamed<'n> {
-        BucketNamed { place: self.place, volume, bucket }
+    /// The bucket that the command is about, and whose contents it may change: every command that does asks here.
+    pub(crate) fn record(&mut self, volume: &str, bucket: &str) -> Result<BucketRecord, Refusal> {
+        let record = bucket_record(self.tables, BucketNamed { place: self.place, volume, bucket })?;
+        if record.frozen && !planted::has(Bug::FreezeLeftOut) {
+            let why = format!("bucket `{bucket}` is being moved: its changes wait for the end of that");
+            return Err(Refusal::Passing(Failure::new(Code::NotYet, why)));
+        }
+        self.about = record.id;
+        Ok(record)
     }
 
-    pub(crate) fn bucket(&self, volume: &str, bucket: &str) -> Result<BucketNumber, Refusal> {
-        bucket_number(self.tables, self.named(volume, bucket))
+    pub(crate) fn bucket(&mut self, volume: &str, bucket: &str) -> Result<BucketNumber, Refusal> {
+        Ok(BucketNumber(self.record(volume, bucket)?.id))
+    }
+
+    /// What is here of a bucket is to be deleted, row by row.
+    pub(crate) fn leave(&mut self, bucket: BucketNumber) {
+        self.tables.put(left_key(bucket), self.index.to_le_bytes().to_vec());
     }
 
     /// Files what `replaced` has and `by` does not: a key may be written again over its own blocks, with
@@ -205,25 +246,16 @@ fn apply_one(
     if let Some(full) = requests.full() {
         return Ok(full);
     }
-    let result = {
-        let apply = &mut Apply::new(tables, index, filed, now_ms, place);
-        match what {
-            om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
-            om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),
-            om_command::Command::CommitKey(command) => run::<CommitKey>(apply, command),
-            om_command::Command::DeleteKeys(command) => run::<DeleteKeys>(apply, command),
-            om_command::Command::CreateUpload(command) => run::<CreateUpload>(apply, command),
-            om_command::Command::CommitPart(command) => run::<CommitPart>(apply, command),
-            om_command::Command::CompleteUpload(command) => run::<CompleteUpload>(apply, command),
-            om_command::Command::AbortUpload(command) => run::<AbortUpload>(apply, command),
-            om_command::Command::Founded(command) => run::<Founded>(apply, command),
-            om_command::Command::HoldBucket(command) => run::<HoldBucket>(apply, command),
-            om_command::Command::ReleaseBucket(command) => run::<ReleaseBucket>(apply, command),
-            om_command::Command::SettleBucket(command) => run::<SettleBucket>(apply, command),
-        }
+    let (result, about, brought) = {
+        let mut apply = Apply::new(tables, index, filed, now_ms, place);
+        let result = apply_what(&mut apply, what);
+        (result, apply.about, apply.brought)
     };
     let result = match result {
-        Ok(result) => result,
+        Ok(result) => {
+            brought.into_iter().for_each(|brought| requests.take_over(brought));
+            result
+        }
         Err(Refusal::Failure(failure)) => {
             tables.undo_command();
             om_reply::Result::Error(failure.into())
@@ -235,9 +267,36 @@ fn apply_one(
         Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
     };
     let answer = OmReply { result: Some(result) };
-    requests.remember(&request, &answer, now_ms);
+    requests.remember(request, about, &answer, now_ms);
     tables.keep_command();
     Ok(answer)
+}
+
+fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om_reply::Result, Refusal> {
+    match what {
+        om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
+        om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),
+        om_command::Command::CommitKey(command) => run::<CommitKey>(apply, command),
+        om_command::Command::DeleteKeys(command) => run::<DeleteKeys>(apply, command),
+        om_command::Command::CreateUpload(command) => run::<CreateUpload>(apply, command),
+        om_command::Command::CommitPart(command) => run::<CommitPart>(apply, command),
+        om_command::Command::CompleteUpload(command) => run::<CompleteUpload>(apply, command),
+        om_command::Command::AbortUpload(command) => run::<AbortUpload>(apply, command),
+        om_command::Command::Founded(command) => run::<Founded>(apply, command),
+        om_command::Command::HoldBucket(command) => run::<HoldBucket>(apply, command),
+        om_command::Command::ReleaseBucket(command) => run::<ReleaseBucket>(apply, command),
+        om_command::Command::SettleBucket(command) => run::<SettleBucket>(apply, command),
+        om_command::Command::MoveBucket(command) => run::<MoveBucket>(apply, command),
+        om_command::Command::SettleMove(command) => run::<SettleMove>(apply, command),
+        om_command::Command::MoveEnded(command) => run::<MoveEnded>(apply, command),
+        om_command::Command::SendBucket(command) => run::<SendBucket>(apply, command),
+        om_command::Command::BeginRun(command) => run::<BeginRun>(apply, command),
+        om_command::Command::FreezeBucket(command) => run::<FreezeBucket>(apply, command),
+        om_command::Command::EndSending(command) => run::<EndSending>(apply, command),
+        om_command::Command::ReceiveRows(command) => run::<ReceiveRows>(apply, command),
+        om_command::Command::EndReceiving(command) => run::<EndReceiving>(apply, command),
+        om_command::Command::SweepRows(command) => run::<SweepRows>(apply, command),
+    }
 }
 
 fn run<O: Operation>(apply: &mut Apply<'_, '_>, command: O::Command) -> Result<om_reply::Result, Refusal> {

@@ -3,11 +3,11 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{
-    BucketNumber, Read, Refusal, dropped_key, keys_prefix, let_go_key, record_key, uploads_prefix,
+    BucketNumber, Read, Refusal, dropped_key, keys_prefix, let_go, letting_go, record_key, uploads_prefix,
 };
 use prost::Message;
 use proto::Failure;
-use proto::om::{BucketRecord, DroppedBucket, ReleaseBucketRequest, ReleaseBucketResponse};
+use proto::om::{BucketPlace, BucketRecord, DroppedBucket, ReleaseBucketRequest, ReleaseBucketResponse};
 
 pub(crate) struct ReleaseBucket;
 
@@ -28,7 +28,14 @@ impl Operation for ReleaseBucket {
         apply: &mut Apply<'_, '_>,
         command: ReleaseBucketRequest,
     ) -> Result<ReleaseBucketResponse, Refusal> {
-        let number = BucketNumber(command.place.unwrap_or_default().number);
+        let BucketPlace { number, epoch, .. } = command.place.unwrap_or_default();
+        let number = BucketNumber(number);
+        // It was moved meanwhile: the question is late.
+        let record: Option<BucketRecord> = apply.tables.message(&record_key(number))?;
+        let is_late = record.map_or(is_elsewhere(apply, number)?, |record| record.epoch > epoch);
+        if is_late {
+            return Ok(ReleaseBucketResponse { is_gone: false, refused: 0 });
+        }
         Ok(match release(apply, number, command.deletion)? {
             Released::Gone => ReleaseBucketResponse { is_gone: true, refused: 0 },
             Released::HasKeys { refused } => ReleaseBucketResponse { is_gone: false, refused },
@@ -56,7 +63,9 @@ pub(super) fn release(
     deletion: u64,
 ) -> Result<Released, Refusal> {
     let row = record_key(number);
+    let mut was_moved = false;
     if let Some(mut record) = apply.tables.message::<BucketRecord>(&row)? {
+        was_moved = record.epoch != 0;
         if deletion > record.deletions.saturating_add(AHEAD_MAX) {
             return Err(
                 Failure::invalid(format!("attempt {deletion} is far past {}", record.deletions)).into()
@@ -77,8 +86,14 @@ pub(super) fn release(
         }
         apply.tables.delete(row);
     }
-    if deletion != 0 {
-        apply.tables.put(let_go_key(number), Vec::new());
+    if deletion != 0 || was_moved {
+        let (key, never) = letting_go(apply.tables, number, u64::MAX)?;
+        apply.tables.put(key, never);
     }
     Ok(Released::Gone)
+}
+
+/// Whether the bucket was here, and went to another group.
+fn is_elsewhere(apply: &Apply<'_, '_>, number: BucketNumber) -> anyhow::Result<bool> {
+    Ok(let_go(apply.tables, number)?.is_some_and(|last| last != u64::MAX))
 }

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::overlay::Overlay;
-use crate::tables::{QUEUE_KEY, REMEMBERED_PREFIX, Read, decode, remembered_key};
+use crate::tables::{BucketNumber, QUEUE_KEY, REMEMBERED_PREFIX, Read, decode, remembered_key};
 use crate::upgrade::rows;
 use anyhow::Context;
 use bytes::Bytes;
@@ -104,13 +104,21 @@ impl Request {
     }
 }
 
+/// A request of the entry that is being applied, or one that this brings along, and its answer.
+struct Own {
+    request: Request,
+    /// The number of the bucket that it was about, or 0.
+    bucket: u64,
+    reply: OmReply,
+}
+
 /// The requests of the entry that is being applied, and what is remembered of those before.
 pub(super) struct Requests<'a> {
     remembered: &'a mut Remembered,
     queue: RequestQueue,
     has_forgotten: bool,
-    /// Of this entry, with their answers.
-    own: Vec<(Request, OmReply)>,
+    /// Of this entry.
+    own: Vec<Own>,
     /// The time of the newest of them.
     at_ms: u64,
 }
@@ -144,8 +152,8 @@ impl<'a> Requests<'a> {
         }
         let Some(&place) = self.remembered.places.get(&folded(&request.id)) else { return Ok(None) };
         if place == self.queue.next {
-            let first = self.own.iter().find(|(own, _)| own.id == request.id);
-            return Ok(first.map(|(own, reply)| request.answer(&own.digest, reply)));
+            let first = self.own.iter().find(|own| own.request.id == request.id);
+            return Ok(first.map(|own| request.answer(&own.request.digest, &own.reply)));
         }
         let entry: Option<RememberedRequests> = tables.message(&remembered_key(place))?;
         let entry = entry.with_context(|| format!("what is remembered at {place} is not there"))?;
@@ -163,13 +171,32 @@ impl<'a> Requests<'a> {
         })
     }
 
-    pub(super) fn remember(&mut self, request: &Request, answer: &OmReply, now_ms: u64) {
+    /// Remembers what another group has, as this entry's own. What is known here already is remembered once: it was about
+    /// a bucket that was here before, and comes back.
+    pub(super) fn take_over(&mut self, brought: RememberedRequests) {
+        let of_each = brought.request_ids.chunks_exact(ID_BYTES);
+        let of_each = of_each.zip(brought.request_digests.chunks_exact(ID_BYTES));
+        let of_each = of_each.zip(&brought.buckets).zip(brought.replies);
+        for (((id, digest), &bucket), reply) in of_each {
+            if self.remembered.places.contains_key(&folded(id)) {
+                continue;
+            }
+            let [id, digest] = [id, digest].map(Bytes::copy_from_slice);
+            self.note(Own { request: Request { id, digest }, bucket, reply });
+        }
+    }
+
+    fn note(&mut self, own: Own) {
+        self.remembered.note(&own.request.id, self.queue.next);
+        self.own.push(own);
+    }
+
+    pub(super) fn remember(&mut self, request: Request, bucket: u64, answer: &OmReply, now_ms: u64) {
         let is_refused = matches!(answer.result, Some(om_reply::Result::Error(_)));
         if is_refused && planted::has(Bug::RefusalsForgotten) {
             return;
         }
-        self.remembered.note(&request.id, self.queue.next);
-        self.own.push((request.clone(), answer.clone()));
+        self.note(Own { request, bucket, reply: answer.clone() });
         self.at_ms = now_ms.max(self.at_ms);
     }
 
@@ -177,15 +204,17 @@ impl<'a> Requests<'a> {
     pub(super) fn end(self, tables: &mut Overlay<'_>) {
         let Requests { mut queue, has_forgotten, own, at_ms, .. } = self;
         if !own.is_empty() {
-            let ids: Vec<u8> = own.iter().flat_map(|(request, _)| &request.id).copied().collect();
-            let digests: Vec<u8> = own.iter().flat_map(|(request, _)| &request.digest).copied().collect();
-            let replies: Vec<OmReply> = own.into_iter().map(|(_, reply)| reply).collect();
+            let ids: Vec<u8> = own.iter().flat_map(|own| &own.request.id).copied().collect();
+            let digests: Vec<u8> = own.iter().flat_map(|own| &own.request.digest).copied().collect();
+            let buckets = own.iter().map(|own| own.bucket).collect();
+            let replies: Vec<OmReply> = own.into_iter().map(|own| own.reply).collect();
             queue.requests += replies.len() as u64;
             let entry = RememberedRequests {
                 request_ids: ids.into(),
                 request_digests: digests.into(),
                 replies,
                 at_ms,
+                buckets,
             };
             let (key, entry) = (remembered_key(queue.next), entry.encode_to_vec());
             queue.next += 1;
@@ -197,6 +226,26 @@ impl<'a> Requests<'a> {
         tables.put(QUEUE_KEY.to_vec(), queue.encode_to_vec());
         tables.keep_command();
     }
+}
+
+/// What an entry's requests are, and were answered, that were about a bucket; `None`: none was.
+pub(crate) fn about(entry: RememberedRequests, bucket: BucketNumber) -> Option<RememberedRequests> {
+    // Those of before format 7 do not say it.
+    let buckets = if entry.buckets.is_empty() { vec![bucket.0; entry.replies.len()] } else { entry.buckets };
+    let is_about: Vec<bool> = buckets.iter().map(|about| *about == bucket.0).collect();
+    let of_each = |all: &[u8]| -> Bytes {
+        let each = all.chunks_exact(ID_BYTES).zip(&is_about).filter(|(_, is_about)| **is_about);
+        each.flat_map(|(it, _)| it).copied().collect()
+    };
+    let replies = entry.replies.into_iter().zip(&is_about).filter(|(_, is_about)| **is_about);
+    let about = RememberedRequests {
+        request_ids: of_each(&entry.request_ids),
+        request_digests: of_each(&entry.request_digests),
+        replies: replies.map(|(reply, _)| reply).collect(),
+        at_ms: entry.at_ms,
+        buckets: buckets.into_iter().filter(|about| *about == bucket.0).collect(),
+    };
+    (!about.replies.is_empty()).then_some(about)
 }
 
 fn answer_in(entry: &RememberedRequests, request: &Request) -> Option<OmReply> {

@@ -2,16 +2,19 @@
 
 use super::*;
 use crate::rules::VOLUME;
-use crate::tables::Read;
+use crate::tables::{Read, bucket_number};
+use crate::taps::Taps;
 use bytes::Bytes;
 use proto::Code;
 use proto::datanode::BlockName;
 use proto::om::{CommitKeyRequest, CreateBucketRequest, Key};
 use statedb::Db;
+use std::sync::Arc;
 
 pub(crate) struct Namespace {
     pub(crate) db: Db,
     remembered: Remembered,
+    pub(crate) taps: Arc<Taps>,
     next_index: u64,
     pub(crate) now_ms: u64,
     /// Of the bucket that is meant from now on; it is found by name where there is none.
@@ -32,8 +35,8 @@ impl Namespace {
     pub(crate) fn empty() -> Namespace {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
-        let remembered = Remembered::default();
-        Namespace { db, remembered, next_index: 0, now_ms: 1000, place: None, _dir: dir }
+        let (remembered, taps) = Default::default();
+        Namespace { db, remembered, taps, next_index: 0, now_ms: 1000, place: None, _dir: dir }
     }
 
     /// Prepares and applies a request of its own; each takes a millisecond.
@@ -66,17 +69,23 @@ impl Namespace {
         self.apply::<CreateBucket>(command).unwrap();
     }
 
-    fn apply<O: Operation>(&mut self, command: OmCommand) -> Result<O::Response, Failure> {
+    pub(crate) fn apply<O: Operation>(&mut self, command: OmCommand) -> Result<O::Response, Failure> {
+        match self.answer(command) {
+            om_reply::Result::Error(error) => Err(error.into()),
+            result => Ok(O::from_reply(result).unwrap()),
+        }
+    }
+
+    pub(crate) fn answer(&mut self, command: OmCommand) -> om_reply::Result {
         let index = self.next_index;
         self.next_index += 1;
         self.now_ms += 1;
         let mut overlay = Overlay::new(&self.db);
         let replies = apply(&mut overlay, &mut self.remembered, index, vec![command]).unwrap();
+        let changed = self.taps.changed(&overlay);
         self.db.write(overlay.into_batch()).unwrap();
-        match replies.into_iter().next().unwrap().result.unwrap() {
-            om_reply::Result::Error(error) => Err(error.into()),
-            result => Ok(O::from_reply(result).unwrap()),
-        }
+        self.taps.note(changed);
+        replies.into_iter().next().unwrap().result.unwrap()
     }
 
     /// Runs a request that must be refused and change nothing but what is remembered of requests.

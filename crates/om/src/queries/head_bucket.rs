@@ -13,6 +13,11 @@ impl Query for HeadBucket {
 
     fn read(db: &Db, _: Option<InGroup>, request: HeadBucketRequest) -> Result<HeadBucketResponse, Refusal> {
         let entry = bucket_entry(db, &request.volume, &request.bucket)?;
-        Ok(HeadBucketResponse { place: Some(entry_place(&entry)), bucket: entry.bucket })
+        Ok(HeadBucketResponse {
+            place: Some(entry_place(&entry)),
+            stage: entry.stage,
+            bucket: entry.bucket,
+            last_move: entry.last_move,
+        })
     }
 }

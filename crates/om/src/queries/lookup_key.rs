@@ -1,4 +1,4 @@
-use super::named;
+use super::{check_still_here, named};
 use crate::tables::{InGroup, Read, Refusal, bucket_number, key_key};
 use proto::om::{Key, Lookup};
 use proto::{Code, Failure};
@@ -7,11 +7,12 @@ use statedb::Db;
 /// A key with its pieces.
 pub(crate) fn lookup_key(db: &Db, place: Option<InGroup>, lookup: &Lookup) -> Result<Key, Refusal> {
     let bucket = bucket_number(db, named(place, &lookup.volume, &lookup.bucket))?;
-    let missing = || {
-        let message = format!("no key `{}` in bucket `{}`", lookup.key.escape_ascii(), lookup.bucket);
-        Failure::new(Code::NoSuchKey, message)
-    };
-    Ok(db.message(&key_key(bucket, &lookup.key))?.ok_or_else(missing)?)
+    if let Some(key) = db.message(&key_key(bucket, &lookup.key))? {
+        return Ok(key);
+    }
+    check_still_here(db, place)?;
+    let message = format!("no key `{}` in bucket `{}`", lookup.key.escape_ascii(), lookup.bucket);
+    Err(Failure::new(Code::NoSuchKey, message).into())
 }
 
 #[cfg(test)]

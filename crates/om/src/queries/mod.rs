@@ -17,7 +17,7 @@ pub(crate) use list_uploads::ListUploads;
 pub(crate) use lookup_key::lookup_key;
 pub(crate) use stat_bucket::StatBucket;
 
-use crate::tables::{BucketNamed, InGroup, Refusal};
+use crate::tables::{BucketNamed, InGroup, Refusal, bucket_record};
 use statedb::Db;
 
 /// The part of the tables that a query touches, which decides where it runs.
@@ -35,6 +35,25 @@ pub(crate) trait Query {
     const REACH: Reach;
 
     fn read(db: &Db, place: Option<InGroup>, request: Self::Request) -> Result<Self::Response, Refusal>;
+}
+
+pub(crate) fn read<Q: Query>(
+    db: &Db,
+    place: Option<InGroup>,
+    request: Q::Request,
+) -> Result<Q::Response, Refusal> {
+    let read = Q::read(db, place, request);
+    check_still_here(db, place)?;
+    read
+}
+
+/// A look, after what was read, whether the bucket is here still: what one has left that went to another group is
+/// deleted row by row, and a page of half of it is none.
+fn check_still_here(db: &Db, place: Option<InGroup>) -> Result<(), Refusal> {
+    if place.is_some() {
+        bucket_record(db, named(place, "", "of that number"))?;
+    }
+    Ok(())
 }
 
 fn named<'a>(place: Option<InGroup>, volume: &'a str, bucket: &'a str) -> BucketNamed<'a> {

@@ -17,6 +17,6 @@ impl Query for StatBucket {
         request: StatBucketRequest,
     ) -> Result<StatBucketResponse, Refusal> {
         let record = bucket_record(db, named(place, &request.volume, &request.bucket))?;
-        Ok(StatBucketResponse { keys: record.keys, bytes: record.bytes })
+        Ok(StatBucketResponse { keys: record.keys, bytes: record.bytes, ..StatBucketResponse::default() })
     }
 }

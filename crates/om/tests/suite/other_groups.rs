@@ -64,6 +64,12 @@ played! {
     list_parts, ListPartsRequest => ListPartsResponse;
     list_uploads, ListUploadsRequest => ListUploadsResponse;
     stat_bucket, StatBucketRequest => StatBucketResponse;
+    move_bucket, MoveBucketRequest => MoveBucketResponse;
+    settle_move, SettleMoveRequest => SettleMoveResponse;
+    send_bucket, SendBucketRequest => SendBucketResponse;
+    end_sending, EndMoveRequest => EndMoveResponse;
+    receive_rows, ReceiveRowsRequest => ReceiveRowsResponse;
+    end_receiving, EndMoveRequest => EndMoveResponse;
 }
 
 async fn is_there(server: &Server) -> bool {

@@ -56,6 +56,7 @@ counts!(
     objects_unknown,
     object_answers_lost,
     object_histories,
+    buckets_moved,
     ends_damaged,
     gateway_changes,
     gateway_unknown,

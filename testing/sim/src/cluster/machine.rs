@@ -3,6 +3,7 @@
 use super::gateways::{self, Gateway};
 use super::ledger::Ledger;
 use super::memory_db::{MemoryDb, MemoryDbPlace, MemoryTables, MemoryTablesPlace};
+use super::mover::Mover;
 use super::objects::{ObjectClient, Objects, OmWay, create_bucket};
 use super::plan::Plan;
 use super::reader::Reader;
@@ -329,6 +330,12 @@ impl ClientsStart {
                     random: Random::new(object_random.next_u64()),
                 };
                 tokio::spawn(client.run());
+            }
+            let groups = plan.scm.om_groups as u64;
+            if groups > 1 {
+                let random = Random::new(plan.object_seed ^ 2);
+                let mover = Mover { oms: oms(), ledger: ledger.clone(), random, groups, epoch: 0 };
+                tokio::spawn(mover.run());
             }
             for (number, deadline) in (GATEWAYS_FROM..).zip(gateways::DEADLINES) {
                 let options = gateways::options(&plan.scm_addresses(), deadline);

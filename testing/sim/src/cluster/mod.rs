@@ -6,7 +6,8 @@
 //! nodes say, and byte for byte on the disks ([`ending`]).
 //!
 //! Every fourth seed has one OM or three as well, and clients of whole objects: those of [`objects`] lose answers and
-//! repeat what they asked, those of [`gateways`] do it as gateways do, by the client crate.
+//! repeat what they asked, those of [`gateways`] do it as gateways do, by the client crate. Where there are several groups
+//! of names, [`mover`] moves the bucket from one to the other all the while.
 //!
 //! Acknowledgements are kept in the [`ledger`]. A read may fail with a reason at any time; it
 //! never answers other bytes. What chance destroys it destroys one at a time, as the design wants it: the
@@ -28,6 +29,7 @@ mod logs;
 mod losses;
 mod machine;
 mod memory_db;
+mod mover;
 mod object_faults;
 mod object_steps;
 mod objects;

@@ -3,6 +3,7 @@
 //! could have happened.
 
 use super::ledger::{Ledger, Written};
+use super::mover::find_bucket;
 use super::reader::{Way, read_checked};
 use super::writer::Writer;
 use bytes::Bytes;
@@ -56,6 +57,14 @@ impl Objects {
         self.lock().place
     }
 
+    /// Keeps what is newer than what is known.
+    pub(super) fn keep_place(&self, place: BucketPlace) {
+        let known = &mut self.lock().place;
+        if place.epoch > known.epoch {
+            *known = place;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, ObjectsState> {
         self.state.lock().expect("no holder of the objects panics")
     }
@@ -100,10 +109,10 @@ impl Objects {
 #[derive(Clone)]
 pub(super) struct OmWay {
     pub(super) connector: Arc<dyn Connector>,
-    addresses: Vec<String>,
+    pub(super) addresses: Vec<String>,
     /// The place in `addresses` of the one that is asked next.
     at: Arc<AtomicUsize>,
-    cluster: String,
+    pub(super) cluster: String,
 }
 
 impl OmWay {
@@ -223,6 +232,7 @@ impl ObjectClient {
                         Code::NoSuchKey | Code::NoSuchBucket | Code::PreconditionFailed => {
                             return Some(Answer::Refused(failure.code));
                         }
+                        Code::NotHere => find_bucket(&self.oms, &self.objects).await,
                         _ => self.oms.failed(&failure),
                     },
                 }
@@ -378,6 +388,11 @@ async fn read_at_last(way: &OmWay, objects: &Objects, ledger: &Ledger, key: usiz
         let answer = match timeout(ANSWER_MAX, read).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(failure)) if failure.code == Code::NoSuchKey => Answer::Refused(failure.code),
+            Ok(Err(failure)) if failure.code == Code::NotHere => {
+                find_bucket(way, objects).await;
+                sleep(Duration::from_millis(RETRY_MS_MAX)).await;
+                continue;
+            }
             failed => {
                 way.failed(
                     &failed.map_or_else(|_| unanswered(), |failed| failed.expect_err("matched above")),

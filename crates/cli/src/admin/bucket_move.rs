@@ -1,0 +1,83 @@
+//! Moves of buckets from one group of names to another, as an operator waits for them.
+
+use super::answer::Answer;
+use super::bucket::{Seen, answer, look_at};
+use crate::table::human_bytes;
+use anyhow::{Context, bail};
+use client::{Client, S3_VOLUME};
+use proto::om::{BucketMove, BucketStage, HeadBucketResponse};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const TELL_EVERY: Duration = Duration::from_secs(2);
+
+/// Begins a move, or finds the one that is under way, and waits for its end.
+pub(super) async fn run(client: &Client, bucket: &str, to: u64) -> anyhow::Result<Answer> {
+    let begun = client.move_bucket(S3_VOLUME, bucket, to).await?;
+    if begun.is_there {
+        eprintln!("bucket `{bucket}` is in group {to} already");
+    } else {
+        let moved = begun.moved.context("OM's answer lacks the move")?;
+        until_settled(client, bucket, moved).await?;
+    }
+    let seen = look_at(client, bucket.to_owned()).await?;
+    Ok(answer(&seen.with_context(|| format!("bucket `{bucket}` was deleted meanwhile"))?))
+}
+
+/// Gives up the move that is under way, and waits until it is undone.
+pub(super) async fn give_up(client: &Client, bucket: &str) -> anyhow::Result<Answer> {
+    let seen = look_at(client, bucket.to_owned()).await?;
+    let seen = seen.with_context(|| format!("no bucket `{bucket}`"))?;
+    let Some(moved) = seen.moves() else { bail!("bucket `{bucket}` does not move") };
+    if client.give_up_move(S3_VOLUME, bucket, moved).await? {
+        bail!("it is too late: bucket `{bucket}` has moved to group {}", moved.to);
+    }
+    while client.find_bucket(S3_VOLUME, bucket).await?.stage() == BucketStage::BucketStays {
+        sleep(LOOK_EVERY).await;
+    }
+    let seen = look_at(client, bucket.to_owned()).await?;
+    Ok(answer(&seen.with_context(|| format!("bucket `{bucket}` was deleted meanwhile"))?))
+}
+
+async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyhow::Result<()> {
+    let mut told = Instant::now();
+    loop {
+        // One that does not answer now has been killed, or has; who comes after it goes on.
+        let found = client.find_bucket(S3_VOLUME, bucket).await;
+        match found.as_ref().map(|found| outcome(found, moved)) {
+            Ok(Some(Ok(()))) => return Ok(()),
+            Ok(Some(Err(why))) => bail!("bucket `{bucket}` stays in group {}: {why}", moved.from),
+            Ok(None) => {}
+            Err(client::ClientError::Refused(_)) => {
+                found?;
+            }
+            Err(failure) => eprintln!("{failure}"),
+        }
+        if told.elapsed() > TELL_EVERY {
+            told = Instant::now();
+            if let Ok(Some(seen)) = look_at(client, bucket.to_owned()).await {
+                eprintln!("{}", progress(&seen, moved));
+            }
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// What has become of an attempt, once it is known to all: the reason, if the bucket stays.
+fn outcome(found: &HeadBucketResponse, moved: BucketMove) -> Option<Result<(), String>> {
+    let last = found.last_move.clone().unwrap_or_default();
+    let attempt = last.moved.unwrap_or_default().attempt;
+    if found.stage() != BucketStage::BucketLive && attempt == moved.attempt {
+        return None;
+    }
+    match found.place.unwrap_or_default().epoch >= moved.attempt {
+        true => Some(Ok(())),
+        false => Some(Err(last.undone)),
+    }
+}
+
+fn progress(seen: &Seen, moved: BucketMove) -> String {
+    let (rows, bytes) = (seen.stat.sent_rows, human_bytes(seen.stat.sent_bytes));
+    format!("to group {}: {rows} rows sent, {bytes}; the bucket has {} keys", moved.to, seen.stat.keys)
+}

@@ -1,0 +1,117 @@
+//! Buckets that move to other groups, while they are used (docs/adr/0014-names-on-several-groups.md).
+//!
+//! ```text
+//! the root          the group that has it            the other group            the root
+//! moving ─────────► sends what is there ───────────► rows of no bucket
+//!                   and what changes meanwhile ────►
+//!                   freezes, sends the rest ───────► and the bucket's record
+//!                   asks ──────────────────────────────────────────────────────► moved, or stays
+//! moved ──────────► lets go of it ─────────────────► holds it ─────────────────► live
+//! stays ──────────► thaws it ──────────────────────► lets go of what came ─────► live
+//! ```
+//!
+//! The leader of the group that has the bucket drives it up to the question ([`sender`]); the root's leader before and
+//! after that ([`crate::buckets`]). Each step may be repeated, by whoever leads by then. A leader of the group that is
+//! none any more is of no account: its run has a lower number than the next one's. Of an attempt the root says once what
+//! becomes of it, and until it has said so a frozen bucket stays frozen.
+//!
+//! What is left of a bucket in a group that has it not is deleted in the background ([`sweeper`]).
+
+mod counts;
+#[cfg(test)]
+mod model;
+mod parts;
+mod sender;
+mod sweeper;
+
+pub(crate) use counts::MoveCounts;
+
+use crate::others::Others;
+use crate::replica::Replica;
+use crate::replicas::Replicas;
+use crate::tables::{BucketNumber, LEFT_PREFIX, SENDING_PREFIX, decode, number_in};
+use crate::upgrade::rows;
+use anyhow::Context;
+use proto::om::SendingBucket;
+use raft::AddressBook;
+use sender::Sender;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::sleep;
+use tracing::warn;
+use types::{Clock, GroupId};
+
+/// The time after which what a leader before this one has begun is gone on with.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The way of buckets from one group to another.
+#[derive(Clone)]
+pub(crate) struct Moves {
+    pub(crate) replicas: Arc<Replicas>,
+    pub(crate) others: Others,
+    pub(crate) addresses: AddressBook,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) counts: Arc<MoveCounts>,
+    /// Notified when there is something to send.
+    pub(crate) wanted: Arc<Notify>,
+}
+
+/// Work on what a group has of a bucket.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    Send(GroupId, u64),
+    Sweep(GroupId, u64),
+}
+
+/// Sends and sweeps what is to be, in all groups that are led from here.
+pub(crate) async fn go_on_always(moves: Moves) {
+    let mut tasks = JoinSet::new();
+    let mut under_way: BTreeMap<Work, AbortHandle> = BTreeMap::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = sleep(LOOK_EVERY) => {}
+            () = moves.wanted.notified() => {}
+        }
+        while tasks.try_join_next().is_some() {}
+        under_way.retain(|_, task| !task.is_finished());
+        for replica in moves.replicas.open() {
+            if replica.check_serves(&moves.addresses).is_err() {
+                continue;
+            }
+            if let Err(error) = moves.begin(&replica, &mut tasks, &mut under_way) {
+                let group = replica.group.id();
+                warn!(%group, error = format!("{error:#}"), "read which buckets move");
+            }
+        }
+    }
+}
+
+impl Moves {
+    fn begin(
+        &self,
+        replica: &Arc<Replica>,
+        tasks: &mut JoinSet<()>,
+        under_way: &mut BTreeMap<Work, AbortHandle>,
+    ) -> anyhow::Result<()> {
+        let (db, group) = (replica.dbs.current(), replica.group.id());
+        for row in rows(&db, SENDING_PREFIX) {
+            let (key, value) = row?;
+            let sending: SendingBucket = decode(&key, &value)?;
+            let moved = sending.moved.context("a bucket that is sent somewhere")?;
+            let sender = Sender::new(self.clone(), replica.clone(), moved);
+            let send = |tasks: &mut JoinSet<()>| tasks.spawn(sender.run());
+            under_way.entry(Work::Send(group, moved.number)).or_insert_with(|| send(tasks));
+        }
+        for row in rows(&db, LEFT_PREFIX) {
+            let BucketNumber(number) = number_in(&row?.0)?;
+            let (moves, replica) = (self.clone(), replica.clone());
+            let sweep = |tasks: &mut JoinSet<()>| tasks.spawn(sweeper::run(moves, replica, number));
+            under_way.entry(Work::Sweep(group, number)).or_insert_with(|| sweep(tasks));
+        }
+        Ok(())
+    }
+}
