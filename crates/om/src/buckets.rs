@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 use types::random::random;
 use types::{Backoff, Clock, GroupId};
 
@@ -180,13 +180,13 @@ impl Buckets {
             let send = SendBucketRequest { moved: Some(moved) };
             let sent =
                 self.others.ask(moved.from, send, |mut om, send| async move { om.send_bucket(send).await });
-            let SendBucketResponse { is_sent, known } = sent.await?;
+            let SendBucketResponse { is_sent, known, is_done } = sent.await?;
             if is_sent {
                 return Ok(());
             }
             let why =
                 format!("group {} has not the bucket, or knows attempt {known} of this root", moved.from);
-            let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done: false, why, known };
+            let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why, known };
             return self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop);
         }
         // The bucket is in one group at most: the one lets go of it before the other holds it.
@@ -194,7 +194,15 @@ impl Buckets {
         let ended = self.others.ask(moved.from, end, |mut om, end| async move { om.end_sending(end).await });
         ended.await?;
         let ended = self.others.ask(moved.to, end, |mut om, end| async move { om.end_receiving(end).await });
-        ended.await?;
+        if ended.await?.is_lost {
+            error!(
+                bucket,
+                number,
+                attempt,
+                group = moved.to,
+                "what was in a bucket that moved is lost with its group"
+            );
+        }
         let ended = MoveEndedCommand { volume, bucket, number, attempt };
         self.note::<MoveEnded>(RequestId(random().random()), ended).await.map(drop)
     }
@@ -231,7 +239,11 @@ pub(crate) async fn finish_always(buckets: Buckets) {
             };
         // What is new somebody waits for. A group that hangs keeps no other one's buckets waiting.
         let mut under_way = JoinSet::new();
-        for entry in unsettled.iter().filter(|entry| seen.contains(&attempt(entry))) {
+        // Writers of a bucket that is settled wait, whoever led the root before.
+        let is_urgent = |entry: &BucketEntry| {
+            matches!(entry.stage(), BucketStage::BucketMoved | BucketStage::BucketStays)
+        };
+        for entry in unsettled.iter().filter(|entry| is_urgent(entry) || seen.contains(&attempt(entry))) {
             if under_way.len() >= AT_A_TIME {
                 under_way.join_next().await;
             }

@@ -2,20 +2,22 @@ use crate::counted::Batches;
 use crate::lane;
 use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
-use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, next_bucket};
+use crate::tables::{
+    APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, SENDING_PREFIX, decode, next_bucket,
+};
 use crate::taps::Taps;
-use crate::upgrade::Upgrading;
+use crate::upgrade::{Upgrading, rows};
 use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
 use bytes::Bytes;
 use prost::Message;
-use proto::om::OmReplies;
+use proto::om::{OmReplies, SendingBucket};
 use raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, GroupDb};
 use std::sync::{Arc, Weak};
 use tokio::time::Instant;
 
-/// More buckets than lost members can have made without this one's knowledge.
+/// More buckets than lost members can have made, and more runs than they can have begun, without this one's knowledge.
 const NUMBERS_SKIPPED: u64 = 1_000_000;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
@@ -78,6 +80,7 @@ impl StateMachine for OmStateMachine {
         if let Some(next) = next_bucket(&*db)? {
             batch.put(NEXT_BUCKET_KEY, (next + NUMBERS_SKIPPED).to_le_bytes());
         }
+        skip_lost_runs(&db, &mut batch)?;
         batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
         Db::put_applied(&mut batch, APPLIED_KEY, &applied);
         db.write(batch).context("write a reset")
@@ -86,6 +89,17 @@ impl StateMachine for OmStateMachine {
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         Some(Arc::new(Upgrading(self.dbs.clone())))
     }
+}
+
+/// Another group may have parts of runs that lost members have begun: none is numbered like those.
+fn skip_lost_runs(db: &Db, batch: &mut rocksdb::WriteBatch) -> anyhow::Result<()> {
+    for row in rows(db, SENDING_PREFIX) {
+        let (key, value) = row?;
+        let sending: SendingBucket = decode(&key, &value)?;
+        let run = sending.run + NUMBERS_SKIPPED;
+        batch.put(&key, SendingBucket { run, ..sending }.encode_to_vec());
+    }
+    Ok(())
 }
 
 /// The answers, and what changed in the rows of buckets.
@@ -128,14 +142,14 @@ mod tests {
     use super::*;
     use crate::ops::testing::{commit_request, pieces};
     use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
-    use crate::tables::{BucketNumber, decode, format};
+    use crate::tables::{BucketNumber, Read, format, sending_key};
     use crate::upgrade::count;
     use metrics::Exposition;
     use proptest::prelude::*;
     use proto::RequestId;
     use proto::om::{
-        BucketRecord, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmCommand, OmEntry,
-        OmReply, RememberedRequests, om_reply,
+        BucketMove, BucketRecord, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmCommand,
+        OmEntry, OmReply, RememberedRequests, om_reply,
     };
     use raftlog::Place;
     use std::path::Path;
@@ -378,8 +392,16 @@ mod tests {
         let log = one_by_one(&[prepared::<CreateBucket>(7, bucket())]);
         machine.apply(log, applied(1)).unwrap();
         let before = next_bucket(&*machine.dbs.current()).unwrap().unwrap();
+        let sending =
+            SendingBucket { run: 3, moved: Some(BucketMove { number: 7, attempt: 9, from: 0, to: 1 }) };
+        let row = sending_key(BucketNumber(7));
+        let mut batch = rocksdb::WriteBatch::default();
+        batch.put(&row, sending.encode_to_vec());
+        machine.dbs.current().write(batch).unwrap();
         machine.reset(applied(2)).unwrap();
         assert_eq!(next_bucket(&*machine.dbs.current()).unwrap(), Some(before + NUMBERS_SKIPPED));
+        let begun: SendingBucket = machine.dbs.current().message(&row).unwrap().unwrap();
+        assert_eq!(begun, SendingBucket { run: 3 + NUMBERS_SKIPPED, ..sending }, "nor of a run");
         assert_eq!(machine.applied().unwrap(), Some(applied(2)));
     }
 

@@ -17,11 +17,29 @@ pub(crate) struct Tap {
     seen: Mutex<Seen>,
 }
 
+/// The rows that are gathered until somebody takes them; some hundred bytes each.
+const CHANGED_MAX: usize = 200_000;
+
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) changed: BTreeSet<Vec<u8>>,
-    /// The tables were replaced: what changed is not known.
-    pub(crate) is_broken: bool,
+    /// The reason why what changed is not known any more.
+    pub(crate) broken: Option<&'static str>,
+}
+
+impl Seen {
+    fn note(&mut self, rows: Vec<Vec<u8>>) {
+        if self.broken.is_none() {
+            self.changed.extend(rows);
+        }
+        if self.changed.len() > CHANGED_MAX {
+            self.break_off("it changes faster than it is sent");
+        }
+    }
+
+    fn break_off(&mut self, why: &'static str) {
+        (self.changed, self.broken) = (BTreeSet::new(), Some(why));
+    }
 }
 
 /// A tap that is open. It is closed when this is dropped.
@@ -54,14 +72,14 @@ impl Taps {
     /// They have changed.
     pub(crate) fn note(&self, changed: Vec<(Arc<Tap>, Vec<Vec<u8>>)>) {
         for (tap, rows) in changed {
-            tap.seen.lock().expect("no holder panics").changed.extend(rows);
+            tap.seen.lock().expect("no holder panics").note(rows);
         }
     }
 
     /// The tables are others from here on.
     pub(crate) fn break_all(&self) {
         for tap in self.by_bucket.lock().expect("no holder panics").values() {
-            tap.seen.lock().expect("no holder panics").is_broken = true;
+            tap.seen.lock().expect("no holder panics").break_off("a snapshot was installed meanwhile");
         }
     }
 }

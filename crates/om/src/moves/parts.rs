@@ -10,7 +10,7 @@ use crate::tables::{
 };
 use crate::taps::OpenTap;
 use crate::upgrade::rows_from;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use prost::Message;
 use proto::om::{MovedRow, RememberedRequests, RequestQueue};
 use statedb::Db;
@@ -75,7 +75,9 @@ impl Parts {
     /// The next part. What it has need not be read again.
     pub(super) fn next(&mut self, db: &Db) -> anyhow::Result<Part> {
         let seen = self.tap.take();
-        ensure!(!seen.is_broken, "a snapshot was installed meanwhile");
+        if let Some(why) = seen.broken {
+            bail!("{why}");
+        }
         let is_behind = |row: &Vec<u8>| self.has_read_all || *row <= self.last;
         self.changed.extend(seen.changed.into_iter().filter(is_behind));
         let count = self.changed.len();

@@ -3,16 +3,18 @@
 
 use super::Moves;
 use super::parts::{Part, Parts};
-use crate::ops::{self, BeginRun, FreezeBucket, Fresh, Operation};
+use crate::ops::{self, BeginRun, EndSending, FreezeBucket, Fresh, Operation};
 use crate::replica::Replica;
 use crate::tables::{BucketNumber, ROOT, Read, record_key, sending_key};
+use proto::om::om_client::OmClient;
 use proto::om::receive_rows_response::Outcome;
 use proto::om::{
-    BeginRunCommand, Bucket, BucketMove, BucketRecord, BucketStage, FreezeBucketCommand, HeadBucketRequest,
-    ReceiveRowsRequest, SendingBucket, SettleMoveRequest,
+    BeginRunCommand, Bucket, BucketMove, BucketRecord, BucketStage, EndMoveRequest, FreezeBucketCommand,
+    HeadBucketRequest, ReceiveRowsRequest, SendingBucket, SettleMoveRequest,
 };
 use proto::{Code, Failure, RequestId, Retry};
 use rand::RngExt;
+use rpc::Channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -127,7 +129,8 @@ impl Sender {
                 let last = found.last_move.as_ref().and_then(|last| last.moved);
                 match found.stage() == BucketStage::BucketMoving && last == Some(self.moved) {
                     true => Ok(true),
-                    false => Err(Failure::new(Code::NotHere, "the root has settled the attempt").into()),
+                    // Or knows of none, as after a forced reset.
+                    false => Err(End::Undone("the root does not wait for it".to_owned())),
                 }
             }
             Err(failure) => {
@@ -214,7 +217,10 @@ impl Sender {
                     om.settle_move(request).await
                 });
                 match answer.await {
-                    Ok(answer) => settled = Some(answer.is_done),
+                    Ok(answer) => {
+                        settled = Some(answer.is_done);
+                        self.end(answer.is_done).await?;
+                    }
                     Err(failure) => debug!(number, attempt, %failure, "ask the root what becomes of a move"),
                 }
             }
@@ -226,6 +232,20 @@ impl Sender {
         let is_done = settled.ok_or_else(|| Failure::new(Code::NotHere, "others go on with it"))?;
         self.moves.counts.note_outcome(is_done);
         Ok(is_done)
+    }
+
+    /// Does here what the root has answered, as the root would ask for: one that was reset knows of no attempt to end. The
+    /// other group forgets what came to stay here, and holds the bucket only when the root says so.
+    async fn end(&self, is_done: bool) -> Result<(), Failure> {
+        let end = EndMoveRequest { moved: Some(self.moved), is_done };
+        self.change::<EndSending>(end).await?;
+        if !is_done {
+            let forget = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };
+            if let Err(failure) = self.moves.others.ask(self.moved.to, end, forget).await {
+                debug!(number = self.moved.number, %failure, "have the other group forget what came");
+            }
+        }
+        Ok(())
     }
 
     /// Refuses to go on with what is over, or for others to do.

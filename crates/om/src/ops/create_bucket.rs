@@ -76,7 +76,7 @@ pub(super) fn hold(apply: &mut Apply<'_, '_>, record: BucketRecord) {
     apply.tables.put(record_key(BucketNumber(record.id)), record.encode_to_vec());
 }
 
-fn draw_number(apply: &mut Apply<'_, '_>) -> anyhow::Result<u64> {
+pub(super) fn draw_number(apply: &mut Apply<'_, '_>) -> anyhow::Result<u64> {
     // A root that was founded anew goes on past all that the one before it gave out.
     let number = next_bucket(apply.tables)?.unwrap_or(apply.now_ms.max(1));
     apply.tables.put(NEXT_BUCKET_KEY.to_vec(), (number + 1).to_le_bytes().to_vec());

@@ -5,8 +5,8 @@ use super::end_sending::check_move;
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{BucketNumber, Read, Refusal, incoming_key, let_go, letting_go, record_key};
 use prost::Message;
+use proto::Failure;
 use proto::om::{BucketMove, BucketRecord, EndMoveRequest, EndMoveResponse, IncomingBucket};
-use proto::{Code, Failure};
 
 pub(crate) struct EndReceiving;
 
@@ -26,15 +26,17 @@ impl Operation for EndReceiving {
         let is_let_go = let_go(apply.tables, number)?.is_some_and(|last| moved.attempt <= last);
         // It is here, or was: the word is late.
         if is_let_go || apply.tables.get(&record_key(number))?.is_some() {
-            return Ok(EndMoveResponse {});
+            return Ok(EndMoveResponse::default());
         }
         let incoming: Option<IncomingBucket> = apply.tables.message(&incoming_key(number))?;
         let attempt = |incoming: &IncomingBucket| incoming.moved.map_or(0, |moved| moved.attempt);
         match command.is_done {
             true => {
                 let incoming = incoming.filter(|incoming| attempt(incoming) == moved.attempt);
-                let record = incoming.and_then(|incoming| incoming.record);
-                hold(apply, moved, record.ok_or_else(|| lost(moved))?);
+                match incoming.and_then(|incoming| incoming.record) {
+                    Some(record) => hold(apply, moved, record),
+                    None => return Ok(EndMoveResponse { is_lost: true }),
+                }
             }
             false => {
                 let (key, value) = letting_go(apply.tables, number, moved.attempt)?;
@@ -45,7 +47,7 @@ impl Operation for EndReceiving {
                 }
             }
         }
-        Ok(EndMoveResponse {})
+        Ok(EndMoveResponse::default())
     }
 }
 
@@ -54,11 +56,4 @@ fn hold(apply: &mut Apply<'_, '_>, moved: BucketMove, sent: BucketRecord) {
     let record = BucketRecord { epoch: moved.attempt, moves: moved.attempt, frozen: false, ..sent };
     apply.tables.delete(incoming_key(number));
     apply.tables.put(record_key(number), record.encode_to_vec());
-}
-
-/// Only a group that was founded anew has not what the root's word is about.
-fn lost(moved: BucketMove) -> Failure {
-    let BucketMove { number, attempt, .. } = moved;
-    let why = format!("what came of bucket {number} by attempt {attempt} is not here: this group lost it");
-    Failure::new(Code::Internal, why)
 }

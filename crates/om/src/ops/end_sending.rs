@@ -25,12 +25,12 @@ impl Operation for EndSending {
         let record: Option<BucketRecord> = apply.tables.message(&record_key(number))?;
         // It came back by a later attempt, or went with this one: the word is late.
         let Some(mut record) = record.filter(|record| record.epoch < moved.attempt) else {
-            return Ok(EndMoveResponse {});
+            return Ok(EndMoveResponse::default());
         };
         let sending: Option<SendingBucket> = apply.tables.message(&sending_key(number))?;
         let attempt = sending.and_then(|sending| sending.moved).map_or(0, |moved| moved.attempt);
         if attempt > moved.attempt {
-            return Ok(EndMoveResponse {});
+            return Ok(EndMoveResponse::default());
         }
         apply.tables.delete(sending_key(number));
         if command.is_done {
@@ -42,7 +42,7 @@ impl Operation for EndSending {
             (record.moves, record.frozen) = (record.moves.max(moved.attempt), false);
             apply.tables.put(record_key(number), record.encode_to_vec());
         }
-        Ok(EndMoveResponse {})
+        Ok(EndMoveResponse::default())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The root begins to move a bucket to another group ([`crate::moves`]). The bucket is where it was until the attempt is
 //! settled.
 
-use super::create_bucket::check_settled;
+use super::create_bucket::{check_settled, draw_number};
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::check_volume;
 use crate::tables::{BucketNumber, Refusal, bucket_entry, bucket_key, unsettled_key};
@@ -40,7 +40,8 @@ impl Operation for MoveBucket {
             }
             BucketStage::BucketLive | BucketStage::BucketMaking | BucketStage::BucketDropping => {}
         }
-        let attempt = last.attempt.max(entry.epoch) + 1;
+        // As buckets have: no attempt is numbered like one that a root before a forced reset has begun.
+        let attempt = draw_number(apply)?;
         let moved = Some(BucketMove { number: entry.number, attempt, from: entry.group, to });
         entry.last_move = Some(LastMove { moved, since_ms: apply.now_ms, undone: String::new() });
         entry.set_stage(BucketStage::BucketMoving);

@@ -1,7 +1,7 @@
 //! A bucket is sent to another group ([`crate::moves`]): from when on, by whom, and from when on it changes no more.
 
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, record_key, sending_key};
+use crate::tables::{BucketNumber, Read, Refusal, let_go, record_key, sending_key};
 use prost::Message;
 use proto::om::{
     BeginRunCommand, BeginRunReply, BucketMove, BucketRecord, FreezeBucketCommand, FreezeBucketReply,
@@ -30,22 +30,23 @@ impl Operation for SendBucket {
         let moved = command.moved.unwrap_or_default();
         let number = BucketNumber(moved.number);
         let Some(mut record) = apply.tables.message::<BucketRecord>(&record_key(number))? else {
-            return Ok(SendBucketResponse { is_sent: false, known: 0 });
+            let is_done = let_go(apply.tables, number)? == Some(moved.attempt);
+            return Ok(SendBucketResponse { is_sent: false, known: 0, is_done });
         };
         let sending: Option<SendingBucket> = apply.tables.message(&sending_key(number))?;
         if sending.is_some_and(|sending| sending.moved == Some(moved)) {
-            return Ok(SendBucketResponse { is_sent: true, known: moved.attempt });
+            return Ok(SendBucketResponse { is_sent: true, known: moved.attempt, is_done: false });
         }
         let known = record.moves.max(record.epoch);
         if moved.attempt <= known {
-            return Ok(SendBucketResponse { is_sent: false, known });
+            return Ok(SendBucketResponse { is_sent: false, known, is_done: false });
         }
         // What was under way by an earlier attempt is over: the root begins no other before.
         (record.moves, record.frozen) = (moved.attempt, false);
         apply.tables.put(record_key(number), record.encode_to_vec());
         let sending = SendingBucket { moved: Some(moved), run: 0 };
         apply.tables.put(sending_key(number), sending.encode_to_vec());
-        Ok(SendBucketResponse { is_sent: true, known: moved.attempt })
+        Ok(SendBucketResponse { is_sent: true, known: moved.attempt, is_done: false })
     }
 }
 
