@@ -118,7 +118,7 @@ impl Weights {
             Some(Planted::QuasiClosedIsClosed) => Weights { long_away: 9, crash_some: 1, ..none },
             Some(Planted::CopiesCountEarly) => Weights { loss: 9, decommission: 3, long_away: 3, ..weights },
             // OM's own troubles show it.
-            Some(Planted::RequestIdsIgnored) => none,
+            Some(Planted::RequestIdsIgnored | Planted::FreezeLeftOut | Planted::RequestsLeftBehind) => none,
             // Their schemes show them.
             Some(
                 Planted::TailsAreRead
@@ -203,7 +203,11 @@ impl Plan {
         };
         let scm = ScmOptions {
             pipelines_per_disk: 1 + random.below(2) as u32,
-            om_groups: if (seed / WITH_OM_ONE_IN / 3).is_multiple_of(2) { 1 } else { 3 },
+            om_groups: match planted {
+                Some(planted) if planted.is_of_moves() => 3,
+                _ if (seed / WITH_OM_ONE_IN / 3).is_multiple_of(2) => 1,
+                _ => 3,
+            },
             stale_after: Duration::from_secs(2),
             dead_after: Duration::from_secs(6),
             member_fault_grace: Duration::from_secs(3),
@@ -319,7 +323,7 @@ fn oms(seed: u64, planted: Option<Planted>) -> usize {
     match planted {
         None if seed % WITH_OM_ONE_IN != WITH_OM_ONE_IN - 1 => 0,
         None => [1, 3, 3][(object_seed % 3) as usize],
-        Some(planted) => usize::from(planted == Planted::RequestIdsIgnored),
+        Some(planted) => usize::from(planted == Planted::RequestIdsIgnored || planted.is_of_moves()),
     }
 }
 

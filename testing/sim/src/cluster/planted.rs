@@ -19,6 +19,17 @@ pub enum Planted {
     NumbersDrawnAgain,
     /// OM carries out again what it is asked again.
     RequestIdsIgnored,
+    /// A bucket whose last rows are on their way to another group changes meanwhile.
+    FreezeLeftOut,
+    /// What a group remembers of requests does not go along with the bucket that they were about.
+    RequestsLeftBehind,
+}
+
+impl Planted {
+    /// Whether names are to be on several groups to show it.
+    pub(super) fn is_of_moves(self) -> bool {
+        matches!(self, Planted::FreezeLeftOut | Planted::RequestsLeftBehind)
+    }
 }
 
 /// From here on, what runs on this thread has the bug, or none.
@@ -32,5 +43,7 @@ pub(super) fn plant(planted: Option<Planted>) {
         Planted::ComingForEver => Bug::ComingForEver,
         Planted::NumbersDrawnAgain => Bug::NumbersDrawnAgain,
         Planted::RequestIdsIgnored => Bug::RequestIdsIgnored,
+        Planted::FreezeLeftOut => Bug::FreezeLeftOut,
+        Planted::RequestsLeftBehind => Bug::RequestsLeftBehind,
     }));
 }

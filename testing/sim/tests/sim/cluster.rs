@@ -135,3 +135,15 @@ fn numbers_that_are_drawn_again() {
 fn requests_to_om_that_take_effect_again() {
     check(Planted::RequestIdsIgnored, 1, &["has a history that cannot be"]);
 }
+
+/// A write that was acknowledged after the last rows of its bucket had been read is in neither group.
+#[test]
+fn a_bucket_that_changes_while_its_last_rows_move() {
+    check(Planted::FreezeLeftOut, 1, &["has a history that cannot be"]);
+}
+
+/// A change whose answer was lost is asked again where its bucket is by then, and takes effect again.
+#[test]
+fn requests_that_a_moved_bucket_leaves_behind() {
+    check(Planted::RequestsLeftBehind, 4, &["has a history that cannot be"]);
+}
