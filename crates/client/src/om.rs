@@ -403,7 +403,6 @@ impl Client {
             attempt,
             is_done: false,
             why: "it was given up".to_owned(),
-            known: attempt,
         };
         Ok(change_root!(self, settle_move, request).await?.is_done)
     }

@@ -180,13 +180,13 @@ impl Buckets {
             let send = SendBucketRequest { moved: Some(moved) };
             let sent =
                 self.others.ask(moved.from, send, |mut om, send| async move { om.send_bucket(send).await });
-            let SendBucketResponse { is_sent, known, is_done } = sent.await?;
+            let SendBucketResponse { is_sent, is_done } = sent.await?;
             if is_sent {
                 return Ok(());
             }
             let why =
-                format!("group {} has not the bucket, or knows attempt {known} of this root", moved.from);
-            let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why, known };
+                format!("group {} has not the bucket, or has heard the end of this attempt", moved.from);
+            let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
             return self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop);
         }
         // The bucket is in one group at most: the one lets go of it before the other holds it.

@@ -209,7 +209,7 @@ impl Sender {
         let Bucket { volume, name: bucket, .. } = self.record()?.bucket.unwrap_or_default();
         let BucketMove { number, attempt, .. } = self.moved;
         let (is_done, why) = (undone.is_none(), undone.unwrap_or_default());
-        let request = SettleMoveRequest { volume, bucket, number, attempt, is_done, why, known: attempt };
+        let request = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
         let mut settled = None;
         while self.check_goes_on().is_ok() {
             if settled.is_none() {

@@ -31,22 +31,21 @@ impl Operation for SendBucket {
         let number = BucketNumber(moved.number);
         let Some(mut record) = apply.tables.message::<BucketRecord>(&record_key(number))? else {
             let is_done = let_go(apply.tables, number)? == Some(moved.attempt);
-            return Ok(SendBucketResponse { is_sent: false, known: 0, is_done });
+            return Ok(SendBucketResponse { is_sent: false, is_done });
         };
         let sending: Option<SendingBucket> = apply.tables.message(&sending_key(number))?;
         if sending.is_some_and(|sending| sending.moved == Some(moved)) {
-            return Ok(SendBucketResponse { is_sent: true, known: moved.attempt, is_done: false });
+            return Ok(SendBucketResponse { is_sent: true, is_done: false });
         }
-        let known = record.moves.max(record.epoch);
-        if moved.attempt <= known {
-            return Ok(SendBucketResponse { is_sent: false, known, is_done: false });
+        if moved.attempt <= record.moves.max(record.epoch) {
+            return Ok(SendBucketResponse { is_sent: false, is_done: false });
         }
         // What was under way by an earlier attempt is over: the root begins no other before.
         (record.moves, record.frozen) = (moved.attempt, false);
         apply.tables.put(record_key(number), record.encode_to_vec());
         let sending = SendingBucket { moved: Some(moved), run: 0 };
         apply.tables.put(sending_key(number), sending.encode_to_vec());
-        Ok(SendBucketResponse { is_sent: true, known: moved.attempt, is_done: false })
+        Ok(SendBucketResponse { is_sent: true, is_done: false })
     }
 }
 
