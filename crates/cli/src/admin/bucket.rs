@@ -5,10 +5,13 @@ use super::args::BucketCommand;
 use super::bucket_move;
 use crate::table::{human_bytes, table};
 use anyhow::Context;
-use client::{Client, ClientOptions, S3_VOLUME};
+use client::{Client, ClientError, ClientOptions, S3_VOLUME};
 use futures::{StreamExt, TryStreamExt, stream};
+use proto::Code;
 use proto::om::{BucketMove, BucketStage, HeadBucketResponse, ListBucketsRequest, StatBucketResponse};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::Duration;
 use types::{Clock, SystemClock};
 
@@ -17,11 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Buckets that are asked about at a time.
 const ASKED_MAX: usize = 32;
 
-/// A bucket, where it is, and what is in it.
+/// A bucket, where it is, and what its group says of it.
 pub(super) struct Seen {
     pub(super) found: HeadBucketResponse,
-    pub(super) stat: StatBucketResponse,
+    pub(super) stat: Result<StatBucketResponse, String>,
 }
+
+/// The groups that have not answered, and why: nobody waits twice for one.
+pub(super) type Away = Mutex<BTreeMap<u64, String>>;
 
 impl Seen {
     /// The move that is under way.
@@ -47,19 +53,20 @@ pub(super) async fn run(scm: &str, command: BucketCommand) -> anyhow::Result<Ans
     match command {
         BucketCommand::List => {
             let names = names(&client).await?;
-            let all = stream::iter(names).map(|name| look_at(&client, name)).buffered(ASKED_MAX);
+            let away = Away::default();
+            let all = stream::iter(names).map(|name| look_at(&client, name, &away)).buffered(ASKED_MAX);
             // One that was deleted meanwhile is none.
             let all: Vec<Seen> = all.try_filter_map(async |seen| Ok(seen)).try_collect().await?;
             let json: Vec<Value> = all.iter().map(to_json).collect();
             Ok(Answer::new(to_table(&all), json!(json)))
         }
         BucketCommand::Info { bucket } => {
-            let seen = look_at(&client, bucket.clone()).await?;
+            let seen = look_at(&client, bucket.clone(), &Away::default()).await?;
             Ok(answer(&seen.with_context(|| format!("no bucket `{bucket}`"))?))
         }
         BucketCommand::Create { bucket, group } => {
             client.create_bucket_in(S3_VOLUME, &bucket, group).await?;
-            let seen = look_at(&client, bucket.clone()).await?;
+            let seen = look_at(&client, bucket.clone(), &Away::default()).await?;
             Ok(answer(&seen.with_context(|| format!("bucket `{bucket}` was deleted meanwhile"))?))
         }
         BucketCommand::Move { bucket, to: Some(to), .. } => bucket_move::run(&client, &bucket, to).await,
@@ -80,20 +87,28 @@ async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
     }
 }
 
-/// `None`: there is no such bucket.
-pub(super) async fn look_at(client: &Client, name: String) -> anyhow::Result<Option<Seen>> {
-    let seen = async {
-        let found = client.find_bucket(S3_VOLUME, &name).await?;
-        let stat = client.stat_bucket(S3_VOLUME, &name).await?;
-        Ok(Seen { found, stat })
+/// `None`: there is no such bucket. The root says where it is, whether its group answers or not.
+pub(super) async fn look_at(client: &Client, name: String, away: &Away) -> anyhow::Result<Option<Seen>> {
+    let is_none = |failure: &ClientError| failure.code() == Some(Code::NoSuchBucket);
+    let found = match client.find_bucket(S3_VOLUME, &name).await {
+        Err(failure) if is_none(&failure) => return Ok(None),
+        found => found?,
     };
-    match seen.await {
-        Ok(seen) => Ok(Some(seen)),
-        Err(failure) => match client::ClientError::code(&failure) {
-            Some(proto::Code::NoSuchBucket) => Ok(None),
-            _ => Err(failure.into()),
-        },
+    let group = group(&found);
+    let known = away.lock().expect("no holder panics").get(&group).cloned();
+    if let Some(why) = known {
+        return Ok(Some(Seen { found, stat: Err(why) }));
     }
+    let stat = match client.stat_bucket(S3_VOLUME, &name).await {
+        Err(failure) if is_none(&failure) => return Ok(None),
+        Err(failure) => {
+            let why = format!("group {group} of names does not say: {failure}");
+            away.lock().expect("no holder panics").insert(group, why.clone());
+            Err(why)
+        }
+        Ok(stat) => Ok(stat),
+    };
+    Ok(Some(Seen { found, stat }))
 }
 
 pub(super) fn answer(seen: &Seen) -> Answer {
@@ -102,12 +117,15 @@ pub(super) fn answer(seen: &Seen) -> Answer {
 
 fn to_table(all: &[Seen]) -> String {
     let row = |seen: &Seen| {
-        let StatBucketResponse { keys, bytes, .. } = seen.stat;
         let name = seen.found.bucket.as_ref().map(|bucket| bucket.name.clone()).unwrap_or_default();
         let moves = seen.moves().map(|moved| whither(seen, moved)).unwrap_or_default();
-        [name, group(seen).to_string(), keys.to_string(), human_bytes(bytes), moves]
+        let (keys, bytes, problem) = match &seen.stat {
+            Ok(stat) => (stat.keys.to_string(), human_bytes(stat.bytes), String::new()),
+            Err(why) => ("?".to_owned(), "?".to_owned(), why.clone()),
+        };
+        [name, group(&seen.found).to_string(), keys, bytes, moves, problem]
     };
-    table(["BUCKET", "GROUP", "KEYS", "BYTES", "MOVES"], &all.iter().map(row).collect::<Vec<_>>())
+    table(["BUCKET", "GROUP", "KEYS", "BYTES", "MOVES", "PROBLEM"], &all.iter().map(row).collect::<Vec<_>>())
 }
 
 fn whither(seen: &Seen, moved: BucketMove) -> String {
@@ -118,28 +136,56 @@ fn whither(seen: &Seen, moved: BucketMove) -> String {
     }
 }
 
-fn group(seen: &Seen) -> u64 {
-    seen.found.place.map_or(0, |place| place.group)
+fn group(found: &HeadBucketResponse) -> u64 {
+    found.place.map_or(0, |place| place.group)
 }
 
 fn to_json(seen: &Seen) -> Value {
-    let bucket = seen.found.bucket.clone().unwrap_or_default();
+    let (bucket, stat) = (seen.found.bucket.clone().unwrap_or_default(), seen.stat.as_ref().ok());
     let moves = seen.moves().map(|moved| {
         json!({
             "from": moved.from,
             "to": moved.to,
             "since_ms": seen.since_ms(),
             "is_being_undone": seen.found.stage() == BucketStage::BucketStays,
-            "sent_rows": seen.stat.sent_rows,
-            "sent_bytes": seen.stat.sent_bytes,
+            "sent_rows": stat.map(|stat| stat.sent_rows),
+            "sent_bytes": stat.map(|stat| stat.sent_bytes),
         })
     });
     json!({
         "bucket": bucket.name,
-        "group": group(seen),
-        "keys": seen.stat.keys,
-        "bytes": seen.stat.bytes,
+        "group": group(&seen.found),
+        "keys": stat.map(|stat| stat.keys),
+        "bytes": stat.map(|stat| stat.bytes),
         "created_ms": bucket.created_ms,
         "moves": moves,
+        "problem": seen.stat.as_ref().err(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::om::{Bucket, BucketPlace};
+
+    #[test]
+    fn a_bucket_whose_group_does_not_answer_is_shown_with_what_the_root_knows() {
+        let seen = |name: &str, stat| {
+            let bucket = Some(Bucket { name: name.to_owned(), ..Bucket::default() });
+            let place = Some(BucketPlace { group: 3, number: 7, epoch: 0 });
+            Seen { found: HeadBucketResponse { bucket, place, ..HeadBucketResponse::default() }, stat }
+        };
+        let stat = StatBucketResponse { keys: 5, bytes: 9, ..StatBucketResponse::default() };
+        let all = [seen("there", Ok(stat)), seen("away", Err("nobody leads group 3".to_owned()))];
+        let table = to_table(&all);
+        let row = |name: &str| {
+            let row = table.lines().find(|line| line.starts_with(name)).unwrap();
+            row.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(row("there")[..3], ["there", "3", "5"]);
+        assert_eq!(row("away")[..], ["away", "3", "?", "?", "nobody", "leads", "group", "3"]);
+        let json: Vec<Value> = all.iter().map(to_json).collect();
+        assert_eq!((&json[0]["keys"], &json[0]["problem"]), (&json!(5), &Value::Null));
+        assert_eq!((&json[1]["keys"], &json[1]["problem"]), (&Value::Null, &json!("nobody leads group 3")));
+    }
 }

@@ -1,7 +1,7 @@
 //! Moves of buckets from one group of names to another, as an operator waits for them.
 
 use super::answer::Answer;
-use super::bucket::{Seen, answer, look_at};
+use super::bucket::{Away, Seen, answer, look_at};
 use crate::table::human_bytes;
 use anyhow::{Context, bail};
 use client::{Client, S3_VOLUME};
@@ -21,13 +21,13 @@ pub(super) async fn run(client: &Client, bucket: &str, to: u64) -> anyhow::Resul
         let moved = begun.moved.context("OM's answer lacks the move")?;
         until_settled(client, bucket, moved).await?;
     }
-    let seen = look_at(client, bucket.to_owned()).await?;
+    let seen = look_at(client, bucket.to_owned(), &Away::default()).await?;
     Ok(answer(&seen.with_context(|| format!("bucket `{bucket}` was deleted meanwhile"))?))
 }
 
 /// Gives up the move that is under way, and waits until it is undone.
 pub(super) async fn give_up(client: &Client, bucket: &str) -> anyhow::Result<Answer> {
-    let seen = look_at(client, bucket.to_owned()).await?;
+    let seen = look_at(client, bucket.to_owned(), &Away::default()).await?;
     let seen = seen.with_context(|| format!("no bucket `{bucket}`"))?;
     let Some(moved) = seen.moves() else { bail!("bucket `{bucket}` does not move") };
     if client.give_up_move(S3_VOLUME, bucket, moved).await? {
@@ -36,7 +36,7 @@ pub(super) async fn give_up(client: &Client, bucket: &str) -> anyhow::Result<Ans
     while client.find_bucket(S3_VOLUME, bucket).await?.stage() == BucketStage::BucketStays {
         sleep(LOOK_EVERY).await;
     }
-    let seen = look_at(client, bucket.to_owned()).await?;
+    let seen = look_at(client, bucket.to_owned(), &Away::default()).await?;
     Ok(answer(&seen.with_context(|| format!("bucket `{bucket}` was deleted meanwhile"))?))
 }
 
@@ -56,7 +56,7 @@ async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyh
         }
         if told.elapsed() > TELL_EVERY {
             told = Instant::now();
-            if let Ok(Some(seen)) = look_at(client, bucket.to_owned()).await {
+            if let Ok(Some(seen)) = look_at(client, bucket.to_owned(), &Away::default()).await {
                 eprintln!("{}", progress(&seen, moved));
             }
         }
@@ -78,6 +78,10 @@ fn outcome(found: &HeadBucketResponse, moved: BucketMove) -> Option<Result<(), S
 }
 
 fn progress(seen: &Seen, moved: BucketMove) -> String {
-    let (rows, bytes) = (seen.stat.sent_rows, human_bytes(seen.stat.sent_bytes));
-    format!("to group {}: {rows} rows sent, {bytes}; the bucket has {} keys", moved.to, seen.stat.keys)
+    let stat = match &seen.stat {
+        Ok(stat) => stat,
+        Err(why) => return format!("to group {}: {why}", moved.to),
+    };
+    let (rows, bytes) = (stat.sent_rows, human_bytes(stat.sent_bytes));
+    format!("to group {}: {rows} rows sent, {bytes}; the bucket has {} keys", moved.to, stat.keys)
 }
