@@ -74,8 +74,11 @@ impl SharesCall for Lookup {
 pub(crate) struct Lanes<Q: SharesCall> {
     wire: OmWire,
     room: Arc<Semaphore>,
-    lanes: Mutex<HashMap<(u64, String), Arc<Lane<Q>>>>,
+    lanes: Mutex<ByLeader<Q>>,
 }
+
+/// Lanes by group and address.
+type ByLeader<Q> = HashMap<(u64, String), Arc<Lane<Q>>>;
 
 struct Lane<Q: SharesCall> {
     queue: mpsc::UnboundedSender<Waiting<Q>>,
