@@ -144,6 +144,7 @@ fn a_bucket_that_changes_while_its_last_rows_move() {
 
 /// A change whose answer was lost is asked again where its bucket is by then, and takes effect again.
 #[test]
+#[ignore = "two minutes; om's model of buckets that move finds it in seconds"]
 fn requests_that_a_moved_bucket_leaves_behind() {
     check(Planted::RequestsLeftBehind, 9, &["has a history that cannot be"]);
 }
