@@ -479,8 +479,14 @@ fn plan_deletion(
         if known.good_ones_differ(limits.nodes) {
             return None;
         }
-        let spare: Vec<_> =
+        let mut spare: Vec<_> =
             sorted.firm.iter().filter(|(node, _)| is_spare(*node, sorted, limits)).copied().collect();
+        // One that is still to be marked as closed goes, and is waited for: its node may take long over that.
+        let is_unmarked =
+            |(_, replica): &(NodeId, &ContainerReplica)| known.quality(replica) == Quality::GoodUnmarked;
+        if spare.iter().any(is_unmarked) {
+            spare.retain(is_unmarked);
+        }
         (firm > REPLICAS).then(|| most_utilized(&spare))?
     };
     let victim = match enough || must_make_room(known, sorted, limits) {

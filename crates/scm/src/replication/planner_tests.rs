@@ -292,6 +292,14 @@ fn one_too_many_goes_from_the_fullest_node_that_may() {
     case().node(3, |node| node.state = NodeState::NodeStale).check(&[], &[]);
 }
 
+/// The node of one that is still to be marked may take long over it, or never manage (seed 808 of `sim cluster`).
+#[test]
+fn one_that_is_still_to_be_marked_goes_before_one_that_is_closed() {
+    let unmarked = |replica: &mut ContainerReplica| replica.set_state(ReplicaQuasiClosed);
+    let fullest = Case::new(&[1, 2, 3, 4]).node(4, |node| node.free_bytes = 100_000);
+    fullest.with(2, unmarked).check(&[ContainerOverReplicated], &[(2, TaskClose), (2, TaskDelete)]);
+}
+
 #[test]
 fn a_bad_replica_goes_when_three_good_ones_are_there() {
     let bad = |replica: &mut ContainerReplica| replica.unhealthy = "checksum".into();
