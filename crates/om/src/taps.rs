@@ -17,8 +17,9 @@ pub(crate) struct Tap {
     seen: Mutex<Seen>,
 }
 
-/// The rows that are gathered until somebody takes them; some hundred bytes each.
-const CHANGED_MAX: usize = 200_000;
+/// Rows of a bucket that have changed and are yet to be sent again, some hundred bytes each; above it the bucket changes
+/// faster than it is sent.
+pub(crate) const CHANGED_MAX: usize = 200_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Seen {

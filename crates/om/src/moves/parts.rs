@@ -8,7 +8,7 @@ use crate::ops::about;
 use crate::tables::{
     BucketNumber, QUEUE_KEY, REMEMBERED_PREFIX, Read, contents, decode, remembered_key, successor,
 };
-use crate::taps::OpenTap;
+use crate::taps::{CHANGED_MAX, OpenTap};
 use crate::upgrade::rows_from;
 use anyhow::{Context, bail, ensure};
 use prost::Message;
@@ -21,8 +21,6 @@ const BYTES_MAX: usize = 512 << 10;
 const COUNT_MAX: usize = 4096;
 /// What is read in the search for requests of the bucket among others, at a time.
 const SOUGHT_BYTES_MAX: usize = 4 << 20;
-/// Rows that have changed and are yet to be sent again, above which a bucket changes faster than it is sent.
-const CHANGED_MAX: usize = 1_000_000;
 
 pub(super) struct Parts {
     number: BucketNumber,
