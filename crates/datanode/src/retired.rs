@@ -288,6 +288,7 @@ impl Retired {
                 let last = index.applied(pipeline)?.map(|applied| applied.id);
                 let known = index.known_committed(pipeline)?;
                 let committed = known.or(last.map(|last| last.index)).unwrap_or_default();
+                let committed = index.committed_in(open, committed)?;
                 index.set_end(open, ContainerEnd { state: ContainerState::WithoutLog, last, committed })
             })
             .await

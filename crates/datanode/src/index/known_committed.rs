@@ -4,7 +4,7 @@
 
 use super::{Index, keys, records};
 use rocksdb::WriteBatch;
-use types::{LogIndex, PipelineId};
+use types::{ContainerId, LogIndex, PipelineId};
 
 impl Index {
     /// Writes down what is known to be committed, unless that was done before, and answers what stands there.
@@ -31,5 +31,18 @@ impl Index {
     /// `None` as long as all that is applied is committed.
     pub(crate) fn known_committed(&self, pipeline: PipelineId) -> anyhow::Result<Option<LogIndex>> {
         Ok(self.get(&keys::known_committed(pipeline), records::decode_local)?.map(LogIndex))
+    }
+
+    /// The part of what is known committed in a pipeline's log that stands in the pipeline's last container:
+    /// nothing, where all of it stands in the one before. SCM keeps what is known committed and nobody else has.
+    pub(crate) fn committed_in(
+        &self,
+        container: ContainerId,
+        committed: LogIndex,
+    ) -> anyhow::Result<LogIndex> {
+        let Some(record) = self.container(container)? else { return Ok(committed) };
+        let before = self.container(record.previous)?.filter(|before| before.pipeline == record.pipeline);
+        let ends_at = before.and_then(|before| before.last).map_or(LogIndex(0), |last| last.index);
+        Ok(if committed > ends_at { committed } else { LogIndex(0) })
     }
 }

@@ -124,6 +124,11 @@ impl Left {
         Left::with(entries(), 5).await
     }
 
+    /// The roll to the second container is all that is known of it to be committed.
+    pub(crate) async fn with_confirmed_roll() -> Left {
+        Left::with(entries(), 6).await
+    }
+
     async fn with(entries: Vec<Entry>, committed: u64) -> Left {
         let left = Left { dir: tempfile::tempdir().unwrap() };
         let disk = Arc::new(RealDisk::open(&left.root(), 1).unwrap());

@@ -334,6 +334,21 @@ async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
     assert!(spec_file::read(&*retired.disk.real, PIPELINE).await.unwrap().is_none());
 }
 
+/// SCM keeps a replica that has what was committed in a container that is deleted. The roll that opened the
+/// container stands in the one before.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_known_committed_in_a_container_whose_log_was_lost_right_after_its_roll() {
+    let left = Left::with_confirmed_roll().await;
+    left.lose("groups/pipeline-3");
+    let retired = retired(&left, usize::MAX).await;
+    retired.let_go(&host()).await.unwrap();
+    let second = retired.record(SECOND).unwrap();
+    assert_eq!(
+        (second.state, second.last, second.committed),
+        (ContainerState::WithoutLog, Some(id(6)), LogIndex(0))
+    );
+}
+
 /// The index has no log of its own: rows that were not flushed are gone with the process, and the log that
 /// would apply them again is lost.
 #[tokio::test(flavor = "multi_thread")]
