@@ -21,9 +21,9 @@ pub struct ClusterOptions {
     pub first_disk: Option<PathBuf>,
     /// Where the disks of all datanodes are, if not in the cluster's directory.
     pub disks_at: Option<PathBuf>,
-    /// Where the first datanode is bound, and under which address others are told to reach it, if that is
+    /// Where the first datanodes are bound, and under which address others are told to reach each, if that is
     /// another one.
-    pub first_detour: Option<Detour>,
+    pub detours: Vec<Detour>,
 }
 
 /// Whoever made it passes on what is said to `advertised`.
@@ -46,7 +46,7 @@ impl Default for ClusterOptions {
             datanode_args: String::new(),
             first_disk: None,
             disks_at: None,
-            first_detour: None,
+            detours: Vec::new(),
         }
     }
 }
@@ -94,8 +94,8 @@ impl Cluster {
         let mut addresses = free_addresses(options.scms + options.datanodes + 3).into_iter();
         let scm_addresses: Vec<String> = addresses.by_ref().take(options.scms).collect();
         let mut datanode_addresses: Vec<String> = addresses.by_ref().take(options.datanodes).collect();
-        if let (Some(detour), Some(first)) = (&options.first_detour, datanode_addresses.first_mut()) {
-            first.clone_from(&detour.advertised);
+        for (detour, address) in options.detours.iter().zip(&mut datanode_addresses) {
+            address.clone_from(&detour.advertised);
         }
         let [om_address, gateway_address, s3_address] =
             [(); 3].map(|()| addresses.next().expect("one for each"));
@@ -209,11 +209,9 @@ fn datanode(
     number: usize,
     address: &str,
 ) -> (String, String) {
-    let place = match &options.first_detour {
-        Some(Detour { bound, advertised }) if number == 1 => {
-            format!("--rpc {bound} --advertise {advertised}")
-        }
-        _ => format!("--rpc {address}"),
+    let place = match options.detours.get(number - 1) {
+        Some(Detour { bound, advertised }) => format!("--rpc {bound} --advertise {advertised}"),
+        None => format!("--rpc {address}"),
     };
     let disks = (1..=options.disks_per_datanode).map(|disk| disk_dir(options, root, number, disk));
     let disks: String = disks.map(|disk| format!(" --disk {}", disk.display())).collect();

@@ -8,6 +8,7 @@
 mod bad_disk;
 mod broken_path;
 mod corruption;
+mod cut_leader;
 mod detour;
 mod failed_sync;
 mod flaky_disk;
@@ -39,7 +40,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 19] = [
+const DRILLS: [(&str, Run); 20] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -52,6 +53,7 @@ const DRILLS: [(&str, Run); 19] = [
     ("lost-scm-leader", || Box::pin(async { Some(lost_scm_leader::run().await) })),
     ("lost-scm-tail", || Box::pin(async { Some(lost_scm_tail::run().await) })),
     ("lost-log", || Box::pin(async { Some(lost_log::run().await) })),
+    ("cut-leader", || Box::pin(async { Some(cut_leader::run().await) })),
     ("old-copy", || Box::pin(async { Some(old_copy::in_one_container().await) })),
     ("old-copies", || Box::pin(async { Some(old_copy::in_many_containers().await) })),
     ("full-follower", || Box::pin(full_follower::run())),

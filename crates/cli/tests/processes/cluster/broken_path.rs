@@ -19,7 +19,7 @@ const P99_AMONG_TESTS_MAX: Duration = Duration::from_secs(2);
 /// lost on that one path. Readers learn that, and go elsewhere.
 pub(super) async fn run() -> Shown {
     let way = Way::open().await;
-    let setup = Setup { first_detour: Some(way.detour()), ..Setup::default() };
+    let setup = Setup { detours: vec![way.detour()], ..Setup::default() };
     let drill = Drill::start(setup).await;
     let writers = drill.load().await;
     let written = writers.stop().await;
@@ -27,7 +27,7 @@ pub(super) async fn run() -> Shown {
     assert_all_there(&drill.s3, &written.acknowledged).await;
     let node = drill.node_at(0).await;
 
-    way.break_for(drill.cluster.gateway.pid());
+    way.break_for([drill.cluster.gateway.pid()]);
     let broken = Instant::now();
     let readers = Readers::start(&drill.s3, &written.acknowledged);
     tokio::time::sleep(LEARNED_WITHIN + WATCHED_FOR).await;

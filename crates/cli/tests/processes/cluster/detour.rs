@@ -1,5 +1,6 @@
-//! A way to a datanode that breaks for one of those who go it.
+//! A way to a datanode that breaks for some of those who go it.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,8 +12,8 @@ use tokio::task::JoinSet;
 /// Everybody reaches a datanode through here.
 pub(super) struct Way {
     detour: Detour,
-    /// The process for which it is broken.
-    broken: watch::Sender<Option<u32>>,
+    /// The processes for which it is broken.
+    broken: watch::Sender<BTreeSet<u32>>,
     held: Arc<AtomicUsize>,
     // Ends with it.
     _serving: JoinSet<()>,
@@ -23,7 +24,7 @@ impl Way {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bind a free port");
         let advertised = listener.local_addr().expect("it is bound").to_string();
         let bound = testkit::free_addresses(1).remove(0);
-        let broken = watch::Sender::new(None);
+        let broken = watch::Sender::new(BTreeSet::new());
         let held = Arc::new(AtomicUsize::new(0));
         let mut serving = JoinSet::new();
         serving.spawn(serve(listener, bound.clone(), broken.subscribe(), held.clone()));
@@ -34,14 +35,14 @@ impl Way {
         self.detour.clone()
     }
 
-    /// From now on nothing that this process says arrives, and it hears nothing, on old connections and on
-    /// new ones: as when its packets are dropped. All others go on.
-    pub(super) fn break_for(&self, process: u32) {
-        self.broken.send_replace(Some(process));
+    /// From now on nothing that these processes say arrives, and they hear nothing, on old connections and on
+    /// new ones: as when their packets are dropped. All others go on.
+    pub(super) fn break_for(&self, processes: impl IntoIterator<Item = u32>) {
+        self.broken.send_replace(processes.into_iter().collect());
     }
 
     pub(super) fn mend(&self) {
-        self.broken.send_replace(None);
+        self.broken.send_replace(BTreeSet::new());
     }
 
     /// Connections that were met while it was broken for who made them.
@@ -53,7 +54,7 @@ impl Way {
 async fn serve(
     listener: TcpListener,
     target: String,
-    broken: watch::Receiver<Option<u32>>,
+    broken: watch::Receiver<BTreeSet<u32>>,
     held: Arc<AtomicUsize>,
 ) {
     let mut connections = JoinSet::new();
@@ -72,11 +73,11 @@ async fn relay(
     mut caller: TcpStream,
     from: SocketAddr,
     target: String,
-    mut broken: watch::Receiver<Option<u32>>,
+    mut broken: watch::Receiver<BTreeSet<u32>>,
     held: Arc<AtomicUsize>,
 ) {
     let mut mended = broken.clone();
-    let is_broken = broken.wait_for(|process| process.is_some_and(|process| has_socket(process, from)));
+    let is_broken = broken.wait_for(|processes| processes.iter().any(|process| has_socket(*process, from)));
     let pass_on = async {
         let Ok(mut called) = TcpStream::connect(&target).await else { return };
         for socket in [&caller, &called] {
@@ -91,7 +92,7 @@ async fn relay(
         () = pass_on => return,
     }
     held.fetch_add(1, Ordering::Relaxed);
-    let _ = mended.wait_for(Option::is_none).await;
+    let _ = mended.wait_for(BTreeSet::is_empty).await;
 }
 
 /// Whether this end of a connection belongs to the process, as the kernel shows it in /proc.

@@ -44,8 +44,8 @@ pub(super) struct Setup {
     pub(super) first_disk: Option<PathBuf>,
     /// Where all disks of datanodes are, if not in the cluster's directory.
     pub(super) disks_at: Option<PathBuf>,
-    /// How others reach the first datanode, if not where it is bound.
-    pub(super) first_detour: Option<Detour>,
+    /// How others reach the first datanodes, if not where they are bound.
+    pub(super) detours: Vec<Detour>,
     pub(super) datanode_args: &'static str,
     pub(super) dead_after: Duration,
     pub(super) fault_grace: Duration,
@@ -62,7 +62,7 @@ impl Default for Setup {
             container_bytes_max: 8 << 20,
             first_disk: None,
             disks_at: None,
-            first_detour: None,
+            detours: Vec::new(),
             datanode_args: "",
             dead_after: DEAD_AFTER,
             fault_grace: FAULT_GRACE,
@@ -87,7 +87,7 @@ impl Drill {
             datanodes: setup.datanodes,
             first_disk: setup.first_disk,
             disks_at: setup.disks_at,
-            first_detour: setup.first_detour,
+            detours: setup.detours,
             datanode_args: setup.datanode_args.to_owned(),
             scm_args: format!(
                 "--stale-after {}s --dead-after {}s --member-fault-grace {}s --quasi-close-after {}s",
