@@ -9,6 +9,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Bytes of a message in one frame: those of a chunk go in one or two, where HTTP/2's own 16 KiB make 64 of it, each
+/// with a read and a buffer of its own. What waits behind a frame waits for a MiB more at most.
+pub(crate) const FRAME_BYTES_MAX: u32 = 1 << 20;
 /// Unacknowledged bytes of a stream and of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
@@ -55,6 +58,7 @@ pub fn endpoint(scheme: &str, address: &str, windows: Windows) -> Result<Endpoin
         .tcp_nodelay(true)
         .initial_stream_window_size(windows.stream_bytes)
         .initial_connection_window_size(windows.connection_bytes)
+        .max_frame_size(FRAME_BYTES_MAX)
         .http2_keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_ANSWER_MAX)
         .keep_alive_while_idle(true);

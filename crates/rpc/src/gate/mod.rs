@@ -13,7 +13,7 @@ pub use counts::GateCounts;
 pub use incoming::GateIncoming;
 pub use message::{Gated, GatedBody};
 
-use crate::connector::{PING_ANSWER_MAX, PING_INTERVAL, Windows};
+use crate::connector::{FRAME_BYTES_MAX, PING_ANSWER_MAX, PING_INTERVAL, Windows};
 use share::Shares;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -87,6 +87,7 @@ impl Gate {
             .tcp_nodelay(true)
             .initial_stream_window_size(windows.stream_bytes)
             .initial_connection_window_size(windows.connection_bytes)
+            .max_frame_size(FRAME_BYTES_MAX)
             .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
             .http2_max_header_list_size(HEADER_BYTES_MAX)
             .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
