@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-planted", Allowed::Only(&[])),
     ("flotilla-metrics", Allowed::Only(&[])),
     ("flotilla-disk", Allowed::Only(&["flotilla-types"])),
+    ("flotilla-md5many", Allowed::Only(&[])),
     ("flotilla-parking", Allowed::Only(&[])),
     ("flotilla-proto", Allowed::Only(&["flotilla-types"])),
     ("flotilla-rpc", Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-types"])),
@@ -66,7 +67,13 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-om", Allowed::Only(SERVICE)),
     (
         "flotilla-client",
-        Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-rpc", "flotilla-types"]),
+        Allowed::Only(&[
+            "flotilla-md5many",
+            "flotilla-metrics",
+            "flotilla-proto",
+            "flotilla-rpc",
+            "flotilla-types",
+        ]),
     ),
     (
         "flotilla-registry",

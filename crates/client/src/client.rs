@@ -11,6 +11,7 @@ use crate::writable::any_is_writable;
 use crate::{ClientError, ClientOptions};
 use bytes::Bytes;
 use futures::Stream;
+use md5many::Md5Many;
 use metrics::Exposition;
 use proto::Seeker;
 use proto::datanode::Ack;
@@ -39,6 +40,7 @@ struct Shared {
     locations: Locations,
     avoided: Avoided,
     memory: Memory,
+    md5_many: Md5Many,
     counted: Arc<Counted>,
     scm: Arc<Seeker>,
     om: OmCaller,
@@ -107,6 +109,7 @@ impl Client {
                 locations,
                 avoided: Avoided::default(),
                 memory,
+                md5_many: Md5Many::default(),
                 counted,
                 scm,
                 om,
@@ -241,10 +244,15 @@ impl Client {
     pub fn expose(&self, exposition: &mut Exposition) {
         self.shared.counted.expose(exposition);
         counted::expose_memory(&self.shared.memory, exposition);
+        counted::expose_md5(self.shared.md5_many.counts(), exposition);
     }
 
     pub(crate) fn counted(&self) -> &Arc<Counted> {
         &self.shared.counted
+    }
+
+    pub(crate) fn md5_many(&self) -> &Md5Many {
+        &self.shared.md5_many
     }
 
     pub(crate) fn memory(&self) -> &Memory {

@@ -1,6 +1,7 @@
 //! Counts of what a client sees of the cluster, for Prometheus: docs/metrics.md.
 
 use crate::memory::Memory;
+use md5many::Md5Counts;
 use metrics::{Counter, Exposition, Histogram, Metric};
 use proto::{Code, Failure};
 use std::time::Duration;
@@ -58,6 +59,17 @@ const MEMORY_REFUSED: Metric = Metric {
     name: "flotilla_client_memory_refused_total",
     help: "Reads and writes that were refused or broken off, as there was no memory for their data.",
 };
+
+const MD5: Metric = Metric {
+    name: "flotilla_client_md5_bytes_total",
+    help: "Bytes of chunks hashed for ETags, by how many bodies at most went side by side. Chunks of up to 32 KiB are hashed where they are, and not counted.",
+};
+
+pub(crate) fn expose_md5(counts: &Md5Counts, exposition: &mut Exposition) {
+    for (bodies, bytes) in counts.bytes() {
+        exposition.counter(MD5, &[("bodies", bodies)], bytes);
+    }
+}
 
 pub(crate) fn expose_memory(memory: &Memory, exposition: &mut Exposition) {
     exposition.gauge(MEMORY, &[], memory.bytes_in_use());

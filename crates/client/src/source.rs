@@ -2,7 +2,7 @@ use crate::ClientError;
 use crate::memory::{Memory, Pieces, Room};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
-use md5::{Digest, Md5};
+use md5many::{Md5, Md5Many, Pending};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,20 +29,20 @@ pub(crate) struct Source<S> {
     /// Small frames, after all others, as one.
     small: BytesMut,
     frame_bytes: usize,
+    md5_many: Md5Many,
     hashing: Hashing,
     returned: VecDeque<Chunk>,
     bytes: u64,
 }
 
-/// The MD5 state is with us, or with a thread that hashes a chunk.
+/// The MD5 of what was taken: with us, or where it takes in a chunk, which is on its way meanwhile.
 enum Hashing {
     Here(Md5),
-    Away { task: tokio::task::JoinHandle<(Md5, Payload)>, last: bool },
-    Lost,
+    Away(Pending),
 }
 
-/// Below this, hashing takes less than handing the work to another thread and back.
-const HASH_HERE_BYTES_MAX: usize = 64 * 1024;
+/// Up to this, hashing takes less than handing the work to another thread and back.
+const HASH_HERE_BYTES_MAX: usize = 32 * 1024;
 /// A frame below this is copied: kept as it is, one of a single byte would cost forty times that, and hold
 /// what it is a part of.
 const SMALL_FRAME_BYTES: usize = 4 * 1024;
@@ -52,7 +52,13 @@ where
     S: Stream<Item = Result<Bytes, E>> + Unpin,
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    pub(crate) fn new(body: S, chunk_bytes: usize, memory: Memory, wait: Duration) -> Self {
+    pub(crate) fn new(
+        body: S,
+        chunk_bytes: usize,
+        memory: Memory,
+        md5_many: Md5Many,
+        wait: Duration,
+    ) -> Self {
         Source {
             body: Some(body),
             chunk_bytes,
@@ -62,7 +68,8 @@ where
             frames: VecDeque::new(),
             small: BytesMut::new(),
             frame_bytes: 0,
-            hashing: Hashing::Here(Md5::new()),
+            md5_many,
+            hashing: Hashing::Here(Md5::default()),
             returned: VecDeque::new(),
             bytes: 0,
         }
@@ -74,32 +81,29 @@ where
         if let Some(chunk) = self.returned.pop_front() {
             return Ok(Some(chunk));
         }
-        if !matches!(self.hashing, Hashing::Away { .. }) {
-            // One byte more than a chunk, or the end: only then is it known whether this chunk is the last
-            // one, and the last one seals its block without an entry of its own.
-            while self.frame_bytes <= self.gathered_bytes_max()
-                && let Some(body) = &mut self.body
-            {
-                match body.next().await {
-                    Some(Ok(frame)) if frame.is_empty() => {}
-                    Some(Ok(frame)) => self.push(frame),
-                    Some(Err(err)) => return Err(ClientError::Body(Arc::from(err.into()))),
-                    None => self.body = None,
-                }
-                self.hold().await?;
+        // One byte more than a chunk, or the end: only then is it known whether this chunk is the last one, and
+        // the last one seals its block without an entry of its own.
+        while self.frame_bytes <= self.gathered_bytes_max()
+            && let Some(body) = &mut self.body
+        {
+            match body.next().await {
+                Some(Ok(frame)) if frame.is_empty() => {}
+                Some(Ok(frame)) => self.push(frame),
+                Some(Err(err)) => return Err(ClientError::Body(Arc::from(err.into()))),
+                None => self.body = None,
             }
-            // Where a call was given up that waited for it.
             self.hold().await?;
-            if self.frame_bytes == 0 {
-                return Ok(None);
-            }
-            let bytes = self.take_chunk();
-            let last = self.body.is_none() && self.frame_bytes == 0;
-            if let Some(payload) = self.checksum(bytes, last) {
-                return Ok(Some(Chunk { payload, last }));
-            }
         }
-        self.checksum_wait().await.map(Some)
+        // Where a call was given up that waited for it.
+        self.hold().await?;
+        if self.frame_bytes == 0 {
+            return Ok(None);
+        }
+        self.hashed().await?;
+        let bytes = self.take_chunk();
+        let last = self.body.is_none() && self.frame_bytes == 0;
+        self.hash(&bytes);
+        Ok(Some(Chunk { payload: Payload::checksummed(bytes), last }))
     }
 
     /// Gives chunks back that no block took, in their order.
@@ -110,11 +114,9 @@ where
     }
 
     /// Bytes and MD5 of the whole body; after `next` has answered `None` or the last chunk.
-    pub(crate) fn finish(self) -> (u64, [u8; 16]) {
-        match self.hashing {
-            Hashing::Here(md5) => (self.bytes, md5.finalize().into()),
-            _ => unreachable!("the last chunk was taken, so no hashing is under way"),
-        }
+    pub(crate) async fn finish(mut self) -> Result<(u64, [u8; 16]), ClientError> {
+        let md5 = self.hashed().await?.clone();
+        Ok((self.bytes, md5.finish()))
     }
 
     /// The bytes that are gathered before they are sent: a chunk, or less where memory is short, so that a
@@ -191,38 +193,27 @@ where
         joined.freeze()
     }
 
-    /// Checksums and hashes a small chunk here; a large one on a thread that may block.
-    fn checksum(&mut self, bytes: Bytes, last: bool) -> Option<Payload> {
-        let Hashing::Here(md5) = &mut self.hashing else {
-            unreachable!("checksum is called only when no hashing is under way");
-        };
-        if bytes.len() <= HASH_HERE_BYTES_MAX {
-            md5.update(&bytes);
-            return Some(Payload::checksummed(bytes));
+    /// The MD5 of all that was taken, once it has taken it in.
+    async fn hashed(&mut self) -> Result<&mut Md5, ClientError> {
+        if let Hashing::Away(pending) = &mut self.hashing {
+            let md5 = pending.await;
+            let md5 = md5.ok_or_else(|| ClientError::Unavailable("the process is stopping".to_owned()))?;
+            self.hashing = Hashing::Here(md5);
         }
-        let mut md5 = md5.clone();
-        let task = tokio::task::spawn_blocking(move || {
-            md5.update(&bytes);
-            (md5, Payload::checksummed(bytes))
-        });
-        self.hashing = Hashing::Away { task, last };
-        None
+        match &mut self.hashing {
+            Hashing::Here(md5) => Ok(md5),
+            Hashing::Away(_) => unreachable!("it is here since a line ago"),
+        }
     }
 
-    async fn checksum_wait(&mut self) -> Result<Chunk, ClientError> {
-        let Hashing::Away { task, last } = &mut self.hashing else {
-            return Err(ClientError::Unavailable("this body failed before".to_owned()));
-        };
-        let last = *last;
-        match task.await {
-            Ok((md5, payload)) => {
-                self.hashing = Hashing::Here(md5);
-                Ok(Chunk { payload, last })
-            }
-            Err(_) => {
-                self.hashing = Hashing::Lost;
-                Err(ClientError::Unavailable("the process is stopping".to_owned()))
-            }
+    /// Hashes a small chunk here; a large one elsewhere, together with those of other bodies.
+    fn hash(&mut self, bytes: &Bytes) {
+        let Hashing::Here(md5) = &mut self.hashing else { unreachable!("the chunk before is hashed") };
+        if bytes.len() <= HASH_HERE_BYTES_MAX {
+            md5.update(bytes);
+        } else {
+            let pending = self.md5_many.update(std::mem::take(md5), bytes.clone());
+            self.hashing = Hashing::Away(pending);
         }
     }
 }
@@ -238,7 +229,7 @@ mod tests {
         S: Stream<Item = Result<Bytes, E>> + Unpin,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        Source::new(body, chunk_bytes, memory.clone(), Duration::from_millis(100))
+        Source::new(body, chunk_bytes, memory.clone(), Md5Many::default(), Duration::from_millis(100))
     }
 
     /// Bodies that stop after 900 KiB each, and the lengths of the chunks that were made of them, which are
@@ -293,9 +284,9 @@ mod tests {
         }
         assert_eq!(lengths, expect);
         assert!(joined == whole);
-        let (bytes, md5) = source.finish();
+        let (bytes, md5) = source.finish().await.unwrap();
         assert_eq!(bytes, whole.len() as u64);
-        assert_eq!(md5, <[u8; 16]>::from(Md5::digest(&whole)));
+        assert_eq!(md5, Md5::digest(&whole));
     }
 
     #[tokio::test]
@@ -323,7 +314,7 @@ mod tests {
             all.extend_from_slice(chunk.payload.bytes());
         }
         assert_eq!(all, b"abcdef");
-        assert_eq!(source.finish(), (6, Md5::digest(b"abcdef").into()));
+        assert_eq!(source.finish().await.unwrap(), (6, Md5::digest(b"abcdef")));
     }
 
     #[tokio::test]

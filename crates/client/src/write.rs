@@ -64,8 +64,8 @@ impl Client {
             ack_all_within: (self.ack() == Ack::All).then_some(options.ack_all_within),
         };
         let body = pin!(body);
-        let mut source =
-            Source::new(body, options.chunk_bytes, self.memory().clone(), options.write_deadline);
+        let (memory, md5_many) = (self.memory().clone(), self.md5_many().clone());
+        let mut source = Source::new(body, options.chunk_bytes, memory, md5_many, options.write_deadline);
         let mut pieces = Vec::new();
         let mut reached = self.ack();
         let mut patience = Patience::new(options.write_deadline);
@@ -109,7 +109,7 @@ impl Client {
                 break;
             }
         }
-        let (size, md5) = source.finish();
+        let (size, md5) = source.finish().await?;
         let written: u64 = pieces.iter().map(|piece| piece.length).sum();
         assert!(written == size, "{written} of {size} bytes are in blocks");
         Ok(Written { pieces, size, md5, reached })
