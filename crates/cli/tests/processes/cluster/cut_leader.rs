@@ -10,6 +10,8 @@ use testkit::prometheus::Scrape;
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// What the leader took alone, at least: entries that nobody acknowledged.
 const ALONE_MIN: u64 = 4;
+/// Objects that the others acknowledge without it, at least.
+const ELSEWHERE_MIN: usize = 40;
 const LED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A leader is cut off with chunks under way that nobody acknowledges, and dies. The others acknowledge other
@@ -45,14 +47,15 @@ pub(super) async fn run() -> Shown {
         ways[other].break_for([cut_off]);
     }
     ways[leader].break_for(others.iter().map(|other| drill.cluster.datanodes[*other].pid()));
-    let alone = drill.until("entries that the leader has alone", LED_WITHIN, async || {
+    let has_some_alone = async || {
         let tail = Tail::of(&drill, leader, pipeline).await?;
         (tail.last >= tail.applied + ALONE_MIN).then_some(()).ok_or(format!("{tail:?}"))
-    });
-    alone.await;
+    };
+    drill.until("entries that the leader has alone", LED_WITHIN, has_some_alone).await;
     let alone = Tail::of(&drill, leader, pipeline).await.expect("it is there");
     drill.cluster.datanodes[leader].kill9();
     let acknowledged_so_far = writers.written().acknowledged;
+    writers.progress(ELSEWHERE_MIN).await;
     let are_past = async || {
         let tail = Tail::of(&drill, others[0], pipeline).await?;
         (tail.applied > alone.last).then_some(()).ok_or(format!("{tail:?}, the first one had {alone:?}"))
