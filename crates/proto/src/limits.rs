@@ -46,6 +46,8 @@ const LARGER: &[(&str, MessageLimit)] = &[
     // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone;
     // what is wrong with one replica takes 1 KiB.
     ("flotilla.scm.v1.HeartbeatRequest", limit(crate::MESSAGE_BYTES_MAX, 100_000)),
+    // 16 384 blocks of 64 containers, some 40 bytes each.
+    ("flotilla.scm.v1.DiscardBlocksRequest", limit(1 << 20, 17 * 1024)),
     // 1 000 disks.
     ("flotilla.scm.v1.RegisterRequest", limit(512 << 10, 4096)),
     // 10 000 numbers.

@@ -17,6 +17,7 @@ use types::ContainerId;
 
 mod cluster;
 mod containers;
+mod discards;
 mod heartbeat;
 mod members;
 mod om_groups;
@@ -240,6 +241,13 @@ impl Scm for ScmService {
         request: Request<OmHeartbeatRequest>,
     ) -> Result<Response<OmHeartbeatResponse>, Status> {
         Ok(Response::new(oms::heartbeat(&*self.leader()?, request.into_inner()).await?))
+    }
+
+    async fn discard_blocks(
+        &self,
+        request: Request<DiscardBlocksRequest>,
+    ) -> Result<Response<DiscardBlocksResponse>, Status> {
+        Ok(Response::new(discards::discard_blocks(&*self.leader()?, request.into_inner())?))
     }
 
     async fn list_oms(&self, _request: Request<ListOmsRequest>) -> Result<Response<ListOmsResponse>, Status> {

@@ -319,6 +319,13 @@ impl Scm for Service {
         not_played()
     }
 
+    async fn discard_blocks(
+        &self,
+        _: Request<scm::DiscardBlocksRequest>,
+    ) -> Result<Response<scm::DiscardBlocksResponse>, Status> {
+        not_played()
+    }
+
     async fn list_oms(
         &self,
         _: Request<scm::ListOmsRequest>,

@@ -274,6 +274,7 @@ macro_rules! scm {
 scm! {
     register, RegisterRequest => RegisterResponse;
     heartbeat, HeartbeatRequest => HeartbeatResponse;
+    discard_blocks, DiscardBlocksRequest => DiscardBlocksResponse;
     allocate_container, AllocateContainerRequest => AllocateContainerResponse;
     locate_containers, LocateContainersRequest => LocateContainersResponse;
     list_datanodes, ListDatanodesRequest => ListDatanodesResponse;
