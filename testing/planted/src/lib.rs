@@ -33,6 +33,8 @@ pub enum Bug {
     RequestsLeftBehind,
     /// `om`: a bucket is found by its number alone, whatever epoch a request names.
     EpochsIgnored,
+    /// `om`: what was filed is not looked up before it goes.
+    NamedBlocksGo,
     /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.
     TailsAreRead,
     /// `scm`: what a member that lost its log has left counts in decisions, be it damaged or not.
