@@ -1,5 +1,6 @@
 use super::answer::Answer;
 use super::args::{ContainerCommand, ContainerListArgs};
+use super::keys;
 use super::scm::Scm;
 use super::words;
 use crate::table::{Cell, Tone, human_bytes, table};
@@ -27,6 +28,7 @@ pub(super) async fn run(scm: &mut Scm, command: ContainerCommand) -> anyhow::Res
             Ok(Answer::new(shown.text + &note, shown.json))
         }
         ContainerCommand::Report => report(scm).await,
+        ContainerCommand::Keys { container, limit } => keys::of_container(scm, container, limit).await,
     }
 }
 
