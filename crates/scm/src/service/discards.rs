@@ -18,9 +18,8 @@ pub(super) fn discard_blocks(
     request: DiscardBlocksRequest,
 ) -> Result<DiscardBlocksResponse, Failure> {
     check(&request)?;
-    let progress = leader.read(|world| {
-        request.containers.iter().map(|unused| progress(unused, world.tables)).collect()
-    });
+    let progress =
+        leader.read(|world| request.containers.iter().map(|unused| progress(unused, world.tables)).collect());
     Ok(DiscardBlocksResponse { containers: progress })
 }
 
