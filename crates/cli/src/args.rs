@@ -300,6 +300,10 @@ pub(crate) struct ScmTimes {
     /// SCM: a copy that has not come on for this long is given to another node
     #[arg(long, default_value = "2m", env = "FLOTILLA_TASK_WITHIN", value_parser = duration)]
     pub task_within: Duration,
+    /// SCM: an open container is closed when blocks in it that nobody names have waited for this long, however
+    /// few
+    #[arg(long, default_value = "24h", env = "FLOTILLA_ROLL_DEAD_AFTER", value_parser = duration)]
+    pub roll_dead_after: Duration,
 }
 
 #[derive(ClapArgs, Debug)]

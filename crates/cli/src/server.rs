@@ -450,6 +450,7 @@ fn scm_options(options: &ServerOptions, rpc_address: &str) -> ScmOptions {
         member_fault_grace: times.member_fault_grace,
         quasi_close_after: times.quasi_close_after,
         task_within: times.task_within,
+        roll_dead_after: times.roll_dead_after,
         ..defaults
     }
 }

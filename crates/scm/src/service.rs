@@ -25,6 +25,7 @@ mod oms;
 mod pipelines;
 mod racks;
 mod register;
+mod space;
 
 /// Containers of one question; one answer stays well below the message limit.
 const LOCATE_CONTAINERS_MAX: usize = 10_000;
@@ -212,6 +213,17 @@ impl Scm for ScmService {
         _request: Request<GetClusterStatusRequest>,
     ) -> Result<Response<ClusterStatus>, Status> {
         Ok(Response::new(cluster::status(&*self.leader()?)))
+    }
+
+    async fn get_space(&self, _request: Request<GetSpaceRequest>) -> Result<Response<SpaceStatus>, Status> {
+        Ok(Response::new(space::status(&*self.leader()?)))
+    }
+
+    async fn explain_space(
+        &self,
+        request: Request<ExplainSpaceRequest>,
+    ) -> Result<Response<ContainerSpace>, Status> {
+        Ok(Response::new(space::explain(&*self.leader()?, request.get_ref())?))
     }
 
     async fn get_racks(&self, _request: Request<GetRacksRequest>) -> Result<Response<Racks>, Status> {

@@ -43,6 +43,10 @@ pub enum Bug {
     ComingForEver,
     /// `scm`: after a forced reset numbers are drawn from where the one that is left was.
     NumbersDrawnAgain,
+    /// `scm`: blocks are called gone once one replica has discarded them, whoever else has a replica.
+    GoneEarly,
+    /// `scm`: a replica that has not discarded what others have is left as it is.
+    DiscardsNotTaken,
     /// `om`: it belongs to no cluster, and does what is meant for any.
     OmOfNoCluster,
 }

@@ -61,6 +61,14 @@ pub(crate) enum AdminCommand {
     /// Moving containers from full nodes to empty ones
     #[command(subcommand)]
     Balancer(SwitchCommand),
+    /// Where the bytes are: live, discarded, given back; and what of those that nobody names waits for what
+    Space {
+        #[command(subcommand)]
+        command: Option<SpaceCommand>,
+    },
+    /// Giving back what nobody names any more
+    #[command(subcommand)]
+    Reclaim(SwitchCommand),
     /// Who runs where and how they are, and a small key-value space. Exits with 3 when a comparison failed,
     /// with 4 for what is not there
     #[command(subcommand)]
@@ -457,6 +465,12 @@ pub(crate) enum SafeModeCommand {
 }
 
 #[derive(Subcommand, Debug, Clone)]
+pub(crate) enum SpaceCommand {
+    /// Why what nobody names in one container is still there
+    Explain { container: u64 },
+}
+
+#[derive(Subcommand, Debug, Clone)]
 pub(crate) enum SwitchCommand {
     Start,
     Stop,
@@ -491,9 +505,10 @@ impl AdminCommand {
             }
             AdminCommand::Raft(RaftCommand::ResetMembership { .. }) => true,
             AdminCommand::SafeMode(command) => matches!(command, SafeModeCommand::Status),
-            AdminCommand::Replication(command) | AdminCommand::Balancer(command) => {
-                matches!(command, SwitchCommand::Status)
-            }
+            AdminCommand::Replication(command)
+            | AdminCommand::Balancer(command)
+            | AdminCommand::Reclaim(command) => matches!(command, SwitchCommand::Status),
+            AdminCommand::Space { .. } => true,
             AdminCommand::Registry(command) => match command {
                 RegistryCommand::Services | RegistryCommand::Instances { .. } => true,
                 RegistryCommand::Kv(command) => {

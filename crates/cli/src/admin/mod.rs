@@ -16,6 +16,7 @@ mod raft;
 mod registry;
 mod safe_mode;
 mod scm;
+mod space;
 mod status;
 mod switches;
 mod unused;
@@ -73,6 +74,8 @@ async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> 
         AdminCommand::SafeMode(command) => safe_mode::run(scm, command).await,
         AdminCommand::Replication(command) => switches::replication(scm, command).await,
         AdminCommand::Balancer(command) => switches::balancer(scm, command).await,
+        AdminCommand::Space { command } => space::run(scm, command).await,
+        AdminCommand::Reclaim(command) => space::reclaim(scm, command).await,
         AdminCommand::Log { .. } => bail!("a process is asked for what it logs, and no cluster"),
         AdminCommand::Registry(command) => registry::run(&scm.addresses().join(","), command).await,
     }

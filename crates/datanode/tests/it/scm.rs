@@ -236,6 +236,17 @@ impl Scm for Service {
         not_played()
     }
 
+    async fn get_space(&self, _: Request<GetSpaceRequest>) -> Result<Response<SpaceStatus>, Status> {
+        not_played()
+    }
+
+    async fn explain_space(
+        &self,
+        _: Request<ExplainSpaceRequest>,
+    ) -> Result<Response<ContainerSpace>, Status> {
+        not_played()
+    }
+
     async fn get_racks(&self, _: Request<GetRacksRequest>) -> Result<Response<Racks>, Status> {
         not_played()
     }

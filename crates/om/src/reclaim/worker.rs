@@ -182,6 +182,7 @@ impl Worker {
         let unused = |found: &OfContainer| UnusedBlocks {
             container: found.container,
             blocks: found.blocks.iter().map(|block| block.to_proto()).collect(),
+            bytes: found.bytes,
         };
         let containers = asked.iter().map(unused).collect();
         let request = DiscardBlocksRequest { group: self.replica.group.id().number, containers };

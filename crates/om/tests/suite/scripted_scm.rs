@@ -317,6 +317,8 @@ scm! {
     create_om_group, CreateOmGroupRequest => CreateOmGroupResponse;
     get_cluster_status, GetClusterStatusRequest => ClusterStatus;
     set_switches, SetSwitchesRequest => ClusterStatus;
+    get_space, GetSpaceRequest => SpaceStatus;
+    explain_space, ExplainSpaceRequest => ContainerSpace;
     get_racks, GetRacksRequest => Racks;
     set_racks, SetRacksRequest => Racks;
     introduce, IntroduceRequest => IntroduceResponse;
