@@ -12,7 +12,7 @@ use proto::datanode::BlockName;
 use proto::om::{ContainerKey, Key, ListContainerKeysRequest};
 use proto::scm::{ContainerInfo, ListContainersRequest};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Keys and parts with blocks in a container, of all groups of names.
 pub(super) async fn of_container(scm: &mut Scm, container: u64, limit: u32) -> anyhow::Result<Answer> {
@@ -91,11 +91,11 @@ pub(super) async fn explain(scm: &mut Scm, path: &str) -> anyhow::Result<Answer>
     let (bucket, name) = path.split_once('/').context("a key is written BUCKET/KEY")?;
     let client = connect(&scm.addresses().join(","));
     let key = client.lookup(S3_VOLUME, bucket, name.as_bytes()).await?;
+    let blocks = key.pieces.iter().filter_map(|piece| piece.block.as_ref());
+    let numbers: BTreeSet<u64> = blocks.map(|block| block.container).collect();
     let mut containers = BTreeMap::new();
-    for block in key.pieces.iter().filter_map(|piece| piece.block.as_ref()) {
-        if !containers.contains_key(&block.container) {
-            containers.insert(block.container, container(scm, block.container).await?);
-        }
+    for number in numbers {
+        containers.insert(number, container(scm, number).await?);
     }
     Ok(explained(path, &key, &containers))
 }

@@ -127,7 +127,7 @@ fn until_gone(cluster: &Cluster, bytes_max: u64) {
 }
 
 fn stays(n: &usize) -> bool {
-    n % STAYS == 0
+    n.is_multiple_of(STAYS)
 }
 
 fn goes(n: &usize) -> bool {

@@ -20,30 +20,29 @@ const BLOCKS_MAX: usize = 16_384;
 pub(super) const PIECES_AT_ONCE: usize = 2048;
 
 /// The records of deleted pieces that one command is to sort: up to this one. Or none, and when the oldest there is was
-/// deleted.
+/// deleted; 0: there is none.
 pub(super) enum Deleted {
     UpTo(Bytes),
-    Young { deleted_ms: u64 },
-    Nothing,
+    Young { oldest_ms: u64 },
 }
 
 /// Records from after this one on that were deleted up to then.
 pub(super) fn deleted(db: &Db, after: &[u8], until_ms: u64) -> anyhow::Result<Deleted> {
-    let (mut found, mut pieces) = (Deleted::Nothing, 0);
+    let (mut last, mut pieces) = (None, 0);
     for row in rows_from(db, DELETED_PREFIX, &[DELETED_PREFIX.max(after), b"\0"].concat()) {
         let (key, value) = row?;
         let record: DeletedPieces = decode(&key, &value)?;
-        match &found {
-            _ if record.deleted_ms <= until_ms => found = Deleted::UpTo(key.into_vec().into()),
-            Deleted::Nothing => return Ok(Deleted::Young { deleted_ms: record.deleted_ms }),
-            _ => break,
+        if record.deleted_ms > until_ms {
+            let oldest_ms = record.deleted_ms;
+            return Ok(last.map_or(Deleted::Young { oldest_ms }, Deleted::UpTo));
         }
+        last = Some(key.into_vec().into());
         pieces += record.pieces.len();
         if pieces >= PIECES_AT_ONCE {
             break;
         }
     }
-    Ok(found)
+    Ok(last.map_or(Deleted::Young { oldest_ms: 0 }, Deleted::UpTo))
 }
 
 /// Unused blocks of some containers.

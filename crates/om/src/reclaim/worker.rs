@@ -126,8 +126,10 @@ impl Worker {
             let after = self.sorted.clone();
             let last = match self.read(move |db| portion::deleted(db, &after, until_ms)).await? {
                 Deleted::UpTo(last) => last,
-                Deleted::Young { deleted_ms } => return Ok(self.waits.note_deleted(deleted_ms)),
-                Deleted::Nothing => return Ok(self.waits.note_deleted(0)),
+                Deleted::Young { oldest_ms } => {
+                    self.waits.note_deleted(oldest_ms);
+                    return Ok(());
+                }
             };
             let after = self.sorted.clone();
             let some = SortDeletedCommand { after, last, pieces_max: PIECES_AT_ONCE as u32 };
