@@ -122,6 +122,7 @@ fn server_options(
         scrub_interval: defaults.scrub_interval,
         metadata_log_bytes: args.metadata_log_bytes,
         om_reads: OmReads::default(),
+        reclaim_after: args.reclaim_after,
         scm_times: None,
     }
 }

@@ -101,6 +101,8 @@ pub(crate) struct ServerOptions {
     /// Growth of SCM's and OM's logs between two snapshots.
     pub metadata_log_bytes: u64,
     pub om_reads: OmReads,
+    /// The time for which what was deleted may be read.
+    pub reclaim_after: Duration,
     /// `None`: SCM's own defaults.
     pub scm_times: Option<ScmTimes>,
 }
@@ -195,6 +197,7 @@ impl ServerOptions {
             scrub_interval: args.scrub_interval,
             metadata_log_bytes: args.metadata_log_bytes,
             om_reads: args.om_reads,
+            reclaim_after: args.reclaim_after,
             scm_times: Some(args.scm_times),
         })
     }
@@ -411,8 +414,16 @@ async fn start_metadata(
             OmReads::Majority => raft::ReadPolicy::Index,
         };
         let memory_bytes = usize::try_from(options.om_memory_bytes).unwrap_or(usize::MAX);
-        let om_options =
-            OmOptions { address, scm, version, reads, snapshots, memory_bytes, ..OmOptions::default() };
+        let om_options = OmOptions {
+            address,
+            scm,
+            version,
+            reads,
+            snapshots,
+            memory_bytes,
+            reclaim_after: options.reclaim_after,
+            ..OmOptions::default()
+        };
         let started =
             Om::start(om_options, disk.clone(), space.clone(), host.clone(), addresses.clone(), clock).await;
         om = Some(started.context("start om")?);
@@ -439,6 +450,7 @@ fn scm_options(options: &ServerOptions, rpc_address: &str) -> ScmOptions {
         member_fault_grace: times.member_fault_grace,
         quasi_close_after: times.quasi_close_after,
         task_within: times.task_within,
+        roll_dead_after: times.roll_dead_after,
         ..defaults
     }
 }

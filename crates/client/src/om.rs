@@ -34,6 +34,15 @@ pub(crate) struct OmCaller {
     counted: Arc<Counted>,
 }
 
+/// The part of the names that a call is about.
+#[derive(Clone)]
+enum About {
+    /// A group, as a whole; the root, where each bucket is.
+    Group(u64),
+    /// The inside of a bucket, wherever that is.
+    Bucket(BucketName),
+}
+
 /// One try of a call.
 struct Try {
     group: u64,
@@ -52,7 +61,7 @@ impl OmCaller {
     /// A question to OM.
     async fn query<Q, A, F>(
         &self,
-        bucket: Option<BucketName>,
+        about: About,
         request: Q,
         method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
     ) -> Result<A, ClientError>
@@ -68,7 +77,7 @@ impl OmCaller {
             };
             self.wire.call(one.address, call, &method)
         };
-        self.call(bucket, false, ask).await
+        self.call(about, false, ask).await
     }
 
     /// A change of what the root has.
@@ -86,7 +95,7 @@ impl OmCaller {
             let call = proto::as_request(tonic::Request::new(request.clone()), id, one.age);
             self.wire.call(one.address, call, &method)
         };
-        self.call(None, true, ask).await
+        self.call(About::Group(ROOT), true, ask).await
     }
 
     /// A change of the inside of a bucket.
@@ -100,7 +109,7 @@ impl OmCaller {
             let change = Change::of(request.clone(), id, one.age, one.place);
             async move { self.changes.ask(one.group, one.address, change).await?.answer::<C>() }
         };
-        self.call(Some(bucket), true, ask).await
+        self.call(About::Bucket(bucket), true, ask).await
     }
 
     /// A key with its pieces.
@@ -119,13 +128,13 @@ impl OmCaller {
                 }
             }
         };
-        self.call(Some(bucket), false, ask).await
+        self.call(About::Bucket(bucket), false, ask).await
     }
 
-    /// A call, counted. About the inside of a bucket it goes to that bucket's group, else to the root.
+    /// A call, counted. About the inside of a bucket it goes to that bucket's group.
     async fn call<A, F>(
         &self,
-        bucket: Option<BucketName>,
+        about: About,
         is_change: bool,
         ask: impl Fn(Try) -> F,
     ) -> Result<A, ClientError>
@@ -133,7 +142,7 @@ impl OmCaller {
         F: Future<Output = Result<A, Failure>>,
     {
         let begun = Instant::now();
-        let answer = self.call_repeated(bucket, is_change, ask).await;
+        let answer = self.call_repeated(about, is_change, ask).await;
         self.counted.om_answered(is_change, begun.elapsed());
         if let Err(ClientError::Unavailable(_) | ClientError::OutcomeUnknown(_)) = &answer {
             self.counted.om_failed.count();
@@ -145,7 +154,7 @@ impl OmCaller {
     /// take effect once, because they carry an id.
     async fn call_repeated<A, F>(
         &self,
-        bucket: Option<BucketName>,
+        about: About,
         is_change: bool,
         ask: impl Fn(Try) -> F,
     ) -> Result<A, ClientError>
@@ -153,6 +162,10 @@ impl OmCaller {
         F: Future<Output = Result<A, Failure>>,
     {
         let begun = Instant::now();
+        let (group_asked, bucket) = match about {
+            About::Group(group) => (group, None),
+            About::Bucket(bucket) => (ROOT, Some(bucket)),
+        };
         let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
         let (mut unsure, mut strangers) = (false, 0);
         // The bucket, by number, that a try may have changed of which nothing is known.
@@ -169,7 +182,7 @@ impl OmCaller {
             }
             let asked = match place {
                 Ok(place) => {
-                    let group = place.map_or(ROOT, |place| place.group);
+                    let group = place.map_or(group_asked, |place| place.group);
                     let one = |address| ask(Try { group, address, place, age: begun.elapsed() });
                     self.ask(group, one).await.map_err(|failed| (failed, place))
                 }
@@ -326,8 +339,8 @@ fn is_decided_by_tables(code: Code) -> bool {
 }
 
 macro_rules! query {
-    ($client:expr, $method:ident, $bucket:expr, $request:expr) => {
-        $client.om().query($bucket, $request, |mut om, request| async move { om.$method(request).await })
+    ($client:expr, $method:ident, $about:expr, $request:expr) => {
+        $client.om().query($about, $request, |mut om, request| async move { om.$method(request).await })
     };
 }
 
@@ -339,6 +352,10 @@ macro_rules! change_root {
 
 fn inside(volume: &str, bucket: &str) -> BucketName {
     BucketName { volume: volume.to_owned(), bucket: bucket.to_owned() }
+}
+
+fn about(volume: &str, bucket: &str) -> About {
+    About::Bucket(inside(volume, bucket))
 }
 
 fn missing(what: &str) -> ClientError {
@@ -372,7 +389,7 @@ impl Client {
     /// A bucket, where it is, and whither it moves.
     pub async fn find_bucket(&self, volume: &str, bucket: &str) -> Result<HeadBucketResponse, ClientError> {
         let request = HeadBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        let found = query!(self, head_bucket, None, request).await?;
+        let found = query!(self, head_bucket, About::Group(ROOT), request).await?;
         self.om().keep(volume, bucket, found.place);
         Ok(found)
     }
@@ -410,19 +427,32 @@ impl Client {
     /// How much is in a bucket.
     pub async fn stat_bucket(&self, volume: &str, bucket: &str) -> Result<StatBucketResponse, ClientError> {
         let request = StatBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        query!(self, stat_bucket, Some(inside(volume, bucket)), request).await
+        query!(self, stat_bucket, about(volume, bucket), request).await
     }
 
     pub async fn list_buckets(
         &self,
         request: ListBucketsRequest,
     ) -> Result<ListBucketsResponse, ClientError> {
-        query!(self, list_buckets, None, request).await
+        query!(self, list_buckets, About::Group(ROOT), request).await
     }
 
     pub async fn delete_bucket(&self, volume: &str, bucket: &str) -> Result<(), ClientError> {
         let request = DeleteBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
         change_root!(self, delete_bucket, request).await.map(|_| ())
+    }
+
+    /// What a group of names has given up, and is not gone from all disks yet.
+    pub async fn unused(&self, group: u64) -> Result<GetUnusedResponse, ClientError> {
+        query!(self, get_unused, About::Group(group), GetUnusedRequest { group }).await
+    }
+
+    /// A page of the keys and parts of a group of names that name blocks of a container.
+    pub async fn container_keys(
+        &self,
+        request: ListContainerKeysRequest,
+    ) -> Result<ListContainerKeysResponse, ClientError> {
+        query!(self, list_container_keys, About::Group(request.group), request).await
     }
 
     /// Makes `key` visible, replacing an older one. Answers its time of modification.
@@ -460,7 +490,7 @@ impl Client {
     }
 
     pub async fn list_keys(&self, request: ListKeysRequest) -> Result<ListKeysResponse, ClientError> {
-        query!(self, list_keys, Some(inside(&request.volume, &request.bucket)), request).await
+        query!(self, list_keys, about(&request.volume, &request.bucket), request).await
     }
 
     /// Begins a multipart upload and answers its id.
@@ -487,13 +517,13 @@ impl Client {
     }
 
     pub async fn list_parts(&self, request: ListPartsRequest) -> Result<ListPartsResponse, ClientError> {
-        query!(self, list_parts, Some(inside(&request.volume, &request.bucket)), request).await
+        query!(self, list_parts, about(&request.volume, &request.bucket), request).await
     }
 
     pub async fn list_uploads(
         &self,
         request: ListUploadsRequest,
     ) -> Result<ListUploadsResponse, ClientError> {
-        query!(self, list_uploads, Some(inside(&request.volume, &request.bucket)), request).await
+        query!(self, list_uploads, about(&request.volume, &request.bucket), request).await
     }
 }

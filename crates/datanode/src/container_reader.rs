@@ -9,7 +9,9 @@ use crate::layout::{INCOMING_DIR, OWNERS_DIR};
 use anyhow::Context;
 use bytes::Bytes;
 use disk::Disk;
-use raftlog::{Discards, EntryMeta, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files};
+use raftlog::{
+    Discards, DiscardsSum, EntryMeta, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files,
+};
 use std::io;
 use std::sync::Arc;
 use types::{ContainerId, LogId, OwnerId};
@@ -164,13 +166,20 @@ impl ContainerReader {
     }
 }
 
-/// The bytes that a container's files take on its disk: their lengths but for the holes of deleted blocks.
-pub(crate) async fn disk_bytes(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<u64> {
+/// What a container's files take on its disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskUse {
+    /// Their lengths but for the holes of deleted blocks.
+    pub bytes: u64,
+    pub discards: DiscardsSum,
+}
+
+pub(crate) async fn disk_use(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<DiskUse> {
     let owner = OwnerId::from(container);
     let files = owner_files(disk, OWNERS_DIR, owner).await.context("list its files")?;
-    let discards = Discards::read(disk, OWNERS_DIR, owner).await.context("read what was discarded")?;
+    let discards = Discards::read(disk, OWNERS_DIR, owner).await.context("read what was discarded")?.sum();
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();
-    Ok(bytes.saturating_sub(discards.hole_bytes()))
+    Ok(DiskUse { bytes: bytes.saturating_sub(discards.hole_bytes), discards })
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ pub(crate) struct DiskCounters {
     pub repeated_chunks: AtomicU64,
     pub busy_chunks: AtomicU64,
     pub hole_bytes: AtomicU64,
+    pub other_blocks: AtomicU64,
 }
 
 /// [`DiskCounters`] at one moment.
@@ -44,6 +45,8 @@ pub struct DiskStats {
     pub busy_chunks: u64,
     /// Given back to the file system by deletions.
     pub hole_bytes: u64,
+    /// Blocks that were to be deleted, and that are others here: they stayed.
+    pub other_blocks: u64,
 }
 
 impl DiskCounters {
@@ -61,6 +64,7 @@ impl DiskCounters {
             repeated_chunks: number(&self.repeated_chunks),
             busy_chunks: number(&self.busy_chunks),
             hole_bytes: number(&self.hole_bytes),
+            other_blocks: number(&self.other_blocks),
         }
     }
 }
@@ -90,6 +94,10 @@ const DELETED: Metric =
     metric("flotilla_disk_deleted_blocks_total", "Blocks deleted from closed containers.");
 const HOLES: Metric =
     metric("flotilla_disk_hole_bytes_total", "Given back to the file system by deletions of blocks.");
+const OTHERS: Metric = metric(
+    "flotilla_disk_other_blocks_total",
+    "Blocks that were to be deleted, and that are others here, by their nonces: they stayed.",
+);
 
 const REPEATED: Metric = metric(
     "flotilla_disk_repeated_chunks_total",
@@ -112,6 +120,7 @@ impl DiskStats {
             (UNHEALTHY, self.marked_unhealthy),
             (DELETED, self.deleted_blocks),
             (HOLES, self.hole_bytes),
+            (OTHERS, self.other_blocks),
             (REPEATED, self.repeated_chunks),
             (BUSY, self.busy_chunks),
         ];

@@ -1,61 +1,88 @@
 //! Deleting blocks of a closed container on this replica: docs/format/discarded.md.
 //!
 //! ```text
-//! the list of discarded bodies, synced   a crash after it: repeating the deletion, or the scrubber, finishes it
+//! the list of discarded bodies, synced   a crash after it: the next start finishes it
 //! the rows go, the index is flushed      before it a crash would bring rows back over bodies that are gone
 //! the holes, synced                      then the deletion is acknowledged
 //! ```
 //!
 //! A record that is given up cannot be sent to a member of the pipeline that has yet to get it, and an
-//! elected leader that looks for the end of its followers' logs reads records they have. So the service
-//! refuses while the pipeline's log is open here.
+//! elected leader that looks for the end of its followers' logs reads records they have. So a container whose
+//! log is open here is refused.
 
-use crate::blocking::blocking;
+use crate::container_reader::disk_use;
 use crate::datanode_disk::DatanodeDisk;
-use crate::disks::Disks;
+use crate::index::Index;
 use crate::index::records::ContainerState;
 use crate::layout::OWNERS_DIR;
+use crate::pipelines::Pipelines;
 use proto::{Code, Failure, Retry};
 use raftlog::{Discards, Place, ReadError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tracing::error;
-use types::{BlockId, ContainerId, OwnerId};
+use tracing::{error, info, warn};
+use types::{BlockName, ContainerId, OwnerId};
 
-/// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the
-/// container's records any more**, which the service sees to.
-pub(crate) async fn delete_blocks(
-    disks: &Arc<Disks>,
-    container: ContainerId,
-    locals: Vec<u64>,
-) -> Result<u64, Failure> {
-    let disks = disks.clone();
-    let found = blocking(move || Ok(disks.holding(container)?.map(|(disk, _)| disk.clone())));
-    let found = found.await.map_err(|failure| Failure::internal(format!("{failure:#}")))?;
-    let Some(disk) = found else { return Ok(0) };
-    // On a task of its own: a caller that hangs up must not leave a deletion half way.
-    let deleting = tokio::spawn(async move { delete_from(&disk, container, locals).await });
-    deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))?
+/// Blocks of one portion, which is listed, flushed and punched at once: their records are in memory, some
+/// forty bytes for each chunk.
+pub(crate) const BLOCKS_MAX: usize = 4096;
+
+/// What an index knows of blocks that are to go.
+#[derive(Default)]
+struct Found {
+    /// The places of the bodies of those that are here, each with its block's number.
+    records: Vec<(u64, Place)>,
+    /// The numbers of all that go, those included that are gone already: their bodies may be there still.
+    locals: BTreeSet<u64>,
+    /// The names under whose numbers other blocks stand here.
+    others: Vec<BlockName>,
 }
 
-/// Deletes blocks; those that are not here are skipped. On return the space is given back, durably; answers
-/// how many blocks were here. Repeating it changes nothing. Not to be dropped half way, though a crash there
-/// does no harm.
-async fn delete_from(
+/// Deletes blocks of a container, by their names; answers how many were here. On return the space is given
+/// back, durably; repeating it changes nothing. Not to be dropped half way, though a crash there does no
+/// harm. `may_begin` is asked when all others are out of the way, which may take long.
+pub(crate) async fn delete_blocks(
     disk: &Arc<DatanodeDisk>,
+    pipelines: &Pipelines,
     container: ContainerId,
-    locals: Vec<u64>,
+    names: Vec<BlockName>,
+    may_begin: impl FnOnce() -> anyhow::Result<()>,
 ) -> Result<u64, Failure> {
     let _deleting = disk.deleting.lock().await;
-    let locals: BTreeSet<u64> = locals.into_iter().collect();
-    let records = find_records(disk, container, &locals).await?;
+    may_begin().map_err(|why| Failure::new(Code::NotYet, format!("{why:#}")))?;
+    check_is_released(disk, pipelines, container).await?;
+    let found = disk.index.with(move |index| find(index, container, names)).await;
+    let Found { records, locals, others } =
+        found.map_err(|failure| failed(container, "look for blocks", &failure))?;
+    if let Some(other) = others.first() {
+        warn!(%container, %other, count = others.len(), "blocks are not those that are to be deleted; they stay");
+        disk.counters.other_blocks.fetch_add(others.len() as u64, Ordering::Relaxed);
+    }
     let owner = OwnerId::from(container);
     let discards = match disk.space.remember_discards(OWNERS_DIR, owner, &records).await {
         Ok(discards) => discards,
         Err(failure) => return Err(unreadable(disk, container, failure).await),
     };
     carry_out(disk, container, &discards, locals).await
+}
+
+/// Finishes what a crash cut short: deletions since which nobody has measured their containers. To be called
+/// before anything reads the disk.
+pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
+    for (container, record) in disk.index.with(Index::containers).await? {
+        if record.state != ContainerState::Closed {
+            continue;
+        }
+        let used = disk_use(&**disk.space.disk(), container).await?;
+        let measure = disk.index.with(move |index| index.measure(container)).await?;
+        let is_measured = measure.is_some_and(|measure| measure.disk_bytes == used.bytes);
+        if used.discards.blocks > 0 && !is_measured {
+            info!(%container, "finish deletions of blocks that a crash may have cut short");
+            finish_deletions(disk, container).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Finishes what was begun and not acknowledged.
@@ -67,7 +94,7 @@ pub(crate) async fn finish_deletions(
     let discards = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
     let discards =
         discards.map_err(|failure| failed(container, "read what was discarded", &failure.into()))?;
-    let tags: BTreeSet<u64> = discards.iter().map(|record| record.tag).collect();
+    let tags = discards.tags();
     if tags.is_empty() {
         return Ok(());
     }
@@ -75,36 +102,49 @@ pub(crate) async fn finish_deletions(
     carry_out(disk, container, &discards, tags).await.map(drop)
 }
 
-/// The places of the bodies of the blocks, each with its block's number.
-async fn find_records(
+/// A log without its bodies cannot bring a member up to date, and an elected leader that looks for the end of
+/// its followers' logs reads its own: it would find a hole and stop.
+async fn check_is_released(
     disk: &DatanodeDisk,
+    pipelines: &Pipelines,
     container: ContainerId,
-    locals: &BTreeSet<u64>,
-) -> Result<Vec<(u64, Place)>, Failure> {
-    let wanted = locals.clone();
-    let found = disk.index.with(move |index| {
-        let Some(record) = index.container(container)? else { return Ok(None) };
-        let mut records = Vec::new();
-        if record.state == ContainerState::Closed {
-            for local in wanted {
-                let places = index.places(BlockId { container, local })?;
-                records.extend(places.into_iter().map(|place| (local, place)));
-            }
-        }
-        Ok(Some((record.state, records)))
-    });
-    match found.await.map_err(|failure| failed(container, "look for blocks", &failure))? {
-        Some((ContainerState::Closed, records)) => Ok(records),
-        Some((ContainerState::Open | ContainerState::QuasiClosed | ContainerState::WithoutLog, _)) => {
-            let message =
-                format!("container {container} is not closed; its blocks can be deleted once it is");
-            Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) })
-        }
+) -> Result<(), Failure> {
+    let record = disk.index.with(move |index| index.container(container)).await;
+    let record = record.map_err(|failure| failed(container, "look for the container", &failure))?;
+    let not_yet = |message| Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) };
+    match record {
         None => {
             let message = format!("container {container} is not on this node");
             Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) })
         }
+        Some(record) if record.state != ContainerState::Closed => {
+            let message = "is not closed; its blocks can be deleted once it is";
+            Err(not_yet(format!("container {container} {message}")))
+        }
+        Some(record) if !pipelines.has_released(&record) => {
+            Err(not_yet(format!("a log still has the blocks of container {container}")))
+        }
+        Some(_) => Ok(()),
     }
+}
+
+fn find(index: &Index, container: ContainerId, names: Vec<BlockName>) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    for name in names.into_iter().filter(|name| name.container == container) {
+        match index.block_record(name.id())? {
+            Some(block) if block.nonce != name.nonce => {
+                found.others.push(name);
+                continue;
+            }
+            Some(_) if !found.locals.contains(&name.local) => {
+                let places = index.places(name.id())?;
+                found.records.extend(places.into_iter().map(|place| (name.local, place)));
+            }
+            _ => {}
+        }
+        found.locals.insert(name.local);
+    }
+    Ok(found)
 }
 
 async fn carry_out(
@@ -145,4 +185,42 @@ async fn unreadable(disk: &Arc<DatanodeDisk>, container: ContainerId, failure: R
 fn failed(container: ContainerId, what: &str, failure: &anyhow::Error) -> Failure {
     error!(%container, error = format!("{failure:#}"), "{what}");
     Failure::new(Code::DiskFailed, format!("{what} of container {container}: {failure:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disks::Disks;
+    use crate::offline::tests::{FIRST, Left};
+    use crate::options::DatanodeOptions;
+    use types::{BlockId, Nonce};
+
+    /// A crash after each step but the last: the next start finishes the deletion, once.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start() {
+        let block = BlockId { container: FIRST, local: 3 };
+        for has_dropped_rows in [false, true] {
+            let left = Left::new().await.copy();
+            let options = DatanodeOptions { disks: vec![left.root()], ..DatanodeOptions::default() };
+            let disks = Disks::open(&options).await.unwrap();
+            let disk = disks.open[0].clone();
+            let places = disk.index.places(block).unwrap();
+            assert_eq!(places.len(), 2);
+            let records: Vec<(u64, Place)> = places.into_iter().map(|place| (block.local, place)).collect();
+            let owner = OwnerId::from(FIRST);
+            disk.space.remember_discards(OWNERS_DIR, owner, &records).await.unwrap();
+            if has_dropped_rows {
+                assert_eq!(disk.index.forget_blocks(FIRST, [block.local]).unwrap(), 1);
+            }
+            recover(&disk).await.unwrap();
+            assert!(disk.index.block_record(block).unwrap().is_none());
+            let record = disk.index.container(FIRST).unwrap().unwrap();
+            assert_eq!((record.blocks, record.payload_bytes), (1, 10));
+            let read = disk.space.read_body(OWNERS_DIR, records[0].1, 0..300_000).await;
+            assert!(read.is_err(), "its body is a hole");
+            let name = BlockName::new(block, Nonce(2));
+            let again = delete_blocks(&disk, &Pipelines::default(), FIRST, vec![name], || Ok(())).await;
+            assert_eq!(again, Ok(0));
+        }
+    }
 }

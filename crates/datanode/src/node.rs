@@ -19,8 +19,8 @@ use crate::upkeep;
 use crate::workers::Workers;
 use disk::DataDirectory;
 use metrics::{Exposition, Metric};
-use proto::Failure;
 use proto::scm::PipelineReport;
+use proto::{Code, Failure, Retry};
 use raft::{AddressBook, RaftHost};
 use raftlog::SpaceMetrics;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Semaphore;
 use tonic::service::RoutesBuilder;
 use tracing::error;
-use types::{Clock, ContainerId, DiskId, LogId, NodeId, PipelineId, SystemClock};
+use types::{BlockName, Clock, ContainerId, DiskId, LogId, NodeId, PipelineId, SystemClock};
 
 const ROOM_AGE: Metric =
     Metric { name: "flotilla_disk_report_age_seconds", help: "Age of the free space that SCM is told." };
@@ -283,10 +283,20 @@ impl Datanode {
         close_replica(&self.parts.disks, container, last).await
     }
 
-    /// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the
-    /// container's records any more**, which the service sees to.
-    pub async fn delete_blocks(&self, container: ContainerId, locals: Vec<u64>) -> Result<u64, Failure> {
-        deletion::delete_blocks(&self.parts.disks, container, locals).await
+    /// Deletes blocks of a closed container that no log reads any more, as SCM orders it; answers how many were
+    /// here. Not to be dropped half way.
+    pub async fn delete_blocks(
+        &self,
+        container: ContainerId,
+        blocks: Vec<BlockName>,
+    ) -> Result<u64, Failure> {
+        let Parts { disks, pipelines, .. } = &*self.parts;
+        let replica = disks.inventory.get(container);
+        let Some(disk) = replica.and_then(|replica| disks.get(replica.disk)) else {
+            let message = format!("container {container} is not on this node");
+            return Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) });
+        };
+        deletion::delete_blocks(disk, pipelines, container, blocks, || Ok(())).await
     }
 
     /// Ends reporting and streams, and makes the indexes durable. The groups are stopped by the host's owner.

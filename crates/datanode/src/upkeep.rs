@@ -1,6 +1,7 @@
 //! The work of a node for its disks beside their pipelines: finishing what a crash cut short, knowing what is
 //! there, hashing and scrubbing it, and asking each disk how it is.
 
+use crate::deletion;
 use crate::disks::Disks;
 use crate::hasher::Hasher;
 use crate::import;
@@ -19,7 +20,8 @@ pub(crate) async fn recover(disks: &Disks) {
     for disk in &disks.open {
         let recover = async {
             orders::recover_deletions(disk).await?;
-            import::recover(disk.space.disk(), &disk.index).await
+            import::recover(disk.space.disk(), &disk.index).await?;
+            deletion::recover(disk).await
         };
         if let Err(failure) = recover.await {
             let disk = disk.real.root().display();

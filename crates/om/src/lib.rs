@@ -6,10 +6,13 @@
 //!
 //! Names of buckets are the root's, group 0; what is in a bucket is its group's ([`buckets`]).
 //!
+//! What names which blocks is in [`blocks`]; what nobody names any more SCM has datanodes give up ([`reclaim`]).
+//!
 //! The replicas of groups that an OM has are in [`replicas`]. Which it is to have SCM says
 //! (docs/adr/0013-scm-places-the-groups-of-names.md), in answer to the [`heartbeat`].
 
 mod address;
+mod blocks;
 mod buckets;
 mod counted;
 mod groups;
@@ -24,6 +27,7 @@ mod others;
 mod overlay;
 mod place;
 mod queries;
+mod reclaim;
 mod replica;
 mod replicas;
 mod rules;

@@ -9,6 +9,7 @@ use crate::moves::{self, Moves};
 use crate::options::OmOptions;
 use crate::others::Others;
 use crate::place::{DiskTables, TablesPlace};
+use crate::reclaim::{self, Reclaim, UnusedCounts};
 use crate::replicas::{Means, Replicas};
 use crate::service::{OPERATIONS, OmService};
 use anyhow::Context;
@@ -38,6 +39,7 @@ pub struct Om {
     disk: Arc<dyn DataDirectory>,
     replicas: Arc<Replicas>,
     word: Word,
+    clock: Arc<dyn Clock>,
     /// Run until the OM is shut down.
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -70,6 +72,7 @@ impl Om {
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Om> {
         let (scans_max, connector) = (options.scans_max, host.connector().clone());
+        let clock_told = clock.clone();
         let means = Means {
             options: options.clone(),
             disk: disk.clone(),
@@ -90,6 +93,7 @@ impl Om {
             clock: clock.clone(),
         };
         let (counts, wanted) = Default::default();
+        let unused = Arc::<UnusedCounts>::default();
         let moves = Moves {
             replicas: replicas.clone(),
             others,
@@ -102,6 +106,7 @@ impl Om {
             replicas: replicas.clone(),
             buckets: buckets.clone(),
             moves: moves.clone(),
+            unused: unused.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
             reads: options.reads,
@@ -120,8 +125,20 @@ impl Om {
         let word = match options.scm.is_empty() {
             true => Word::new("no SCM is given"),
             false => {
-                let link =
-                    Link::new(&options.scm, connector, SCM_ANSWERS_WITHIN).context("addresses of SCM")?;
+                let link = |connector| {
+                    Link::new(&options.scm, connector, SCM_ANSWERS_WITHIN).context("addresses of SCM")
+                };
+                let reclaim = Reclaim {
+                    replicas: replicas.clone(),
+                    scm: Arc::new(link(connector.clone())?),
+                    disk: disk.clone(),
+                    addresses: addresses.clone(),
+                    clock: clock.clone(),
+                    counts: unused,
+                    after: options.reclaim_after,
+                };
+                tasks.push(tokio::spawn(reclaim::go_on_always(reclaim)));
+                let link = link(connector)?;
                 let word = Word::new("it has not answered yet");
                 let (disk, replicas, word) = (disk.clone(), replicas.clone(), word);
                 let beats = Heartbeat {
@@ -140,7 +157,7 @@ impl Om {
                 word
             }
         };
-        Ok(Om { service, scans_max, disk, replicas, word, tasks: Mutex::new(tasks) })
+        Ok(Om { service, scans_max, disk, replicas, word, clock: clock_told, tasks: Mutex::new(tasks) })
     }
 
     /// Mounts the OM's service on the process's gRPC server.
@@ -172,6 +189,7 @@ impl Om {
     pub fn expose(&self, exposition: &mut Exposition) {
         self.service.counted.expose(exposition);
         self.service.moves.counts.expose(exposition);
+        self.service.unused.expose(exposition);
         expose_listings(self.scans_max - self.service.scans.available_permits(), exposition);
         let open = self.replicas.open();
         for replica in &open {
@@ -181,6 +199,8 @@ impl Om {
             let tables = replica.dbs.current();
             replica.followed.usage.expose(&tables, labels, exposition);
             replica.followed.batches.expose(labels, exposition);
+            let (group, now_ms) = (replica.group.id(), self.clock.now_ms());
+            self.service.unused.expose_group(group, &tables, labels, now_ms, exposition);
             expose_tables(tables.rocks(), labels, exposition);
         }
     }

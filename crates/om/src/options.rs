@@ -12,6 +12,8 @@ pub struct OmOptions {
     pub version: String,
     /// The interval at which SCM is told what is here; it is told at once when that changes.
     pub heartbeat: Duration,
+    /// The time for which what was overwritten or deleted may still be read. Then it is given up.
+    pub reclaim_after: Duration,
     /// Listings that run at the same time; more are refused as busy. Each holds a thread for about a
     /// millisecond per thousand entries and at most one page (10 MiB at the very worst) in memory.
     pub scans_max: usize,
@@ -35,6 +37,7 @@ impl Default for OmOptions {
             scm: String::new(),
             version: String::new(),
             heartbeat: Duration::from_secs(1),
+            reclaim_after: Duration::from_secs(600),
             scans_max: 256,
             timing: raft::Timing::METADATA,
             reads: raft::ReadPolicy::Lease,

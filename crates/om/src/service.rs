@@ -3,6 +3,7 @@ use crate::counted::Counted;
 use crate::moves::Moves;
 use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
+use crate::reclaim::UnusedCounts;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::tables::{InGroup, ROOT, Refusal};
@@ -40,6 +41,7 @@ pub(crate) struct OmService {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) buckets: Buckets,
     pub(crate) moves: Moves,
+    pub(crate) unused: Arc<UnusedCounts>,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) reads: ReadPolicy,
@@ -248,6 +250,29 @@ impl OmService {
         self.change_in::<ops::EndReceiving>(group, request).await
     }
 
+    async fn unused(&self, request: Request<GetUnusedRequest>) -> Result<GetUnusedResponse, Failure> {
+        let group = request.into_inner().group;
+        let tables = self.current(group).await?;
+        let unused = self.unused.unused(GroupId::om(group), &tables);
+        unused.map_err(|error| Failure::internal(format!("read what is unused: {error:#}")))
+    }
+
+    async fn container_keys(
+        &self,
+        request: Request<ListContainerKeysRequest>,
+    ) -> Result<ListContainerKeysResponse, Failure> {
+        let request = request.into_inner();
+        let tables = self.current(request.group).await?;
+        let permit = self.scans.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
+        let read = tokio::task::spawn_blocking(move || {
+            let _held_while_reading = permit;
+            queries::container_keys(&tables, &request)
+        });
+        let read = read.await.map_err(|error| Failure::internal(format!("read tables: {error}")))?;
+        read.map_err(refusal)
+    }
+
     async fn stat(&self, request: Request<StatBucketRequest>) -> Result<StatBucketResponse, Failure> {
         let place = proto::bucket_of(request.metadata())?;
         let stat = self.query::<queries::StatBucket>(request).await?;
@@ -344,6 +369,8 @@ om_service! {
         receive_rows, ReceiveRowsRequest => ReceiveRowsResponse, receive;
         end_receiving, EndMoveRequest => EndMoveResponse, end_receive;
         stat_bucket, StatBucketRequest => StatBucketResponse, stat;
+        get_unused, GetUnusedRequest => GetUnusedResponse, unused;
+        list_container_keys, ListContainerKeysRequest => ListContainerKeysResponse, container_keys;
     }
     changes {
         CommitKey; DeleteKeys; CreateUpload; CommitPart; CompleteUpload; AbortUpload;

@@ -7,10 +7,13 @@
 //! | `b` + volume + 0 + bucket name | `BucketEntry`, in the root |
 //! | `c` + bucket | `BucketRecord`, in the group that has it |
 //! | `d` + log index + `u32` | `DeletedPieces` |
+//! | `e` + block | `UnusedBlock` |
 //! | `f` | format of the tables, `u32` |
 //! | `g` | empty: the names of this group are founded |
+//! | `h` | `UnusedTotals` |
 //! | `i` + bucket | `IncomingBucket`: one that comes from another group, and is not here yet |
 //! | `k` + bucket + key | `Key` |
+//! | `l` + block + key of a row | empty: that row names the block, or did ([`crate::blocks`]) |
 //! | `n` | next bucket number, `u64`, in the root |
 //! | `o` + bucket | of a bucket that is being made, deleted or moved, in the root: the key of its entry |
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
@@ -33,13 +36,16 @@ use statedb::Db;
 pub const APPLIED_KEY: &[u8] = b"a";
 pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const FOUNDED_KEY: &[u8] = b"g";
+pub(crate) const UNUSED_TOTALS_KEY: &[u8] = b"h";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
 /// refusals nor what a request was; both were in no release.
-pub(crate) const FORMAT: u32 = 7;
-/// Persisted: a format of before, in which what is remembered of requests does not say which buckets they were about.
+pub(crate) const FORMAT: u32 = 8;
+/// Persisted: the format of before, which does not say what names a block.
+pub(crate) const FORMAT_UNNAMED: u32 = 7;
+/// Persisted: the one before that, in which what is remembered of requests does not say which buckets they were about.
 #[cfg(test)]
 pub(crate) const FORMAT_UNNUMBERED: u32 = 6;
 /// Persisted: the one before that, in which a bucket's one row had its name and what is in it.
@@ -54,6 +60,10 @@ pub(crate) const REMEMBERED_PREFIX: &[u8] = b"s";
 /// Up to [`FORMAT_BY_REQUEST`]: the prefix of answers by request id.
 pub(crate) const ANSWERS_PREFIX_V4: &[u8] = b"r";
 
+/// The prefix of deleted pieces.
+pub(crate) const DELETED_PREFIX: &[u8] = b"d";
+/// The prefix of buckets that were deleted, and whose uploads are yet to end.
+pub(crate) const DROPPED_PREFIX: &[u8] = b"x";
 /// The prefix of the names of buckets.
 pub(crate) const NAMES_PREFIX: &[u8] = b"b";
 /// The prefix of the rows of buckets that are here.
@@ -267,11 +277,11 @@ pub(crate) fn part_key(bucket: BucketNumber, upload: &str, number: u32) -> Vec<u
 }
 
 pub(crate) fn deleted_key(index: u64, count: u32) -> Vec<u8> {
-    [b"d", &index.to_be_bytes()[..], &count.to_be_bytes()].concat()
+    [DELETED_PREFIX, &index.to_be_bytes()[..], &count.to_be_bytes()].concat()
 }
 
 pub(crate) fn dropped_key(bucket: BucketNumber) -> Vec<u8> {
-    [b"x", &bucket.0.to_be_bytes()[..]].concat()
+    [DROPPED_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
 }
 
 /// The key of what is remembered of an entry's requests, by its place in the queue.

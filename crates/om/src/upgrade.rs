@@ -6,9 +6,12 @@
 //! with anything in them that was asked for are those of founded names. Tables in which nothing was ever asked
 //! for are not: once SCM knows their group, its leader writes that down as in any other.
 
+use crate::blocks::{self, BlockKey, NAMED_PREFIX, UNUSED_PREFIX};
+use crate::ops::Filed;
 use crate::tables::{
-    ANSWERS_PREFIX_V4, BucketNumber, FORMAT, FORMAT_BY_NAME, FORMAT_BY_REQUEST, FORMAT_KEY, FORMAT_UNCOUNTED,
-    NAMES_PREFIX, QUEUE_KEY, ROOT, Read, decode, format, keys_prefix, record_key, remembered_key, successor,
+    ANSWERS_PREFIX_V4, BucketNumber, DELETED_PREFIX, FORMAT, FORMAT_BY_NAME, FORMAT_BY_REQUEST, FORMAT_KEY,
+    FORMAT_UNCOUNTED, FORMAT_UNNAMED, NAMES_PREFIX, QUEUE_KEY, ROOT, Read, UNUSED_TOTALS_KEY, decode, format,
+    keys_prefix, record_key, remembered_key, successor,
 };
 use anyhow::Context;
 use disk::Disk;
@@ -16,7 +19,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use prost::Message;
 use proto::om::{
-    BucketEntry, BucketRecord, Key, RememberedAnswerV4, RememberedRequestV4, RememberedRequests, RequestQueue,
+    BucketEntry, BucketRecord, DeletedPieces, Key, RememberedAnswerV4, RememberedRequestV4,
+    RememberedRequests, RequestQueue, UnusedBlock, UnusedTotals,
 };
 use raft::{Applied, Snapshots};
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
@@ -36,6 +40,10 @@ pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
     }
     if before <= FORMAT_BY_REQUEST {
         join_requests(db, &mut batch)?;
+    }
+    if before <= FORMAT_UNNAMED {
+        name_blocks(db)?;
+        batch.put(UNUSED_TOTALS_KEY, count_filed(db)?.encode_to_vec());
     }
     batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
     db.write(batch).context("write what became of the tables")
@@ -85,6 +93,51 @@ fn join_requests(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
     }
     batch.put(QUEUE_KEY, queue.encode_to_vec());
     Ok(())
+}
+
+/// Rows in one write of [`name_blocks`]: some MiB of memory.
+const NAMED_AT_ONCE: usize = 10_000;
+
+/// Says what names each block, which for millions of keys takes some seconds. A crash leaves a part, which the next try
+/// writes once more: nobody changes keys meanwhile, but a release of before may, so what it finds of this it deletes.
+fn name_blocks(db: &Db) -> anyhow::Result<()> {
+    let mut batch = WriteBatch::default();
+    let write = |batch: &mut WriteBatch, at_least: usize| match batch.len() >= at_least {
+        true => db.write(std::mem::take(batch)).context("write what names blocks"),
+        false => Ok(()),
+    };
+    for row in rows(db, NAMED_PREFIX) {
+        batch.delete(row?.0);
+        write(&mut batch, NAMED_AT_ONCE)?;
+    }
+    let mut named = 0u64;
+    for table in [&b"k"[..], b"p"] {
+        for row in rows(db, table) {
+            let (key, value) = row?;
+            for block in blocks::pieces_of(&key, &value)?.iter().filter_map(BlockKey::of) {
+                batch.put(block.named_key(&key), []);
+                named += 1;
+            }
+            write(&mut batch, NAMED_AT_ONCE)?;
+        }
+    }
+    write(&mut batch, 1)?;
+    info!(named, "noted what names which blocks");
+    Ok(())
+}
+
+/// How much is filed, from all that is.
+pub(crate) fn count_filed(db: &Db) -> anyhow::Result<UnusedTotals> {
+    let mut filed = Filed::default();
+    for row in rows(db, DELETED_PREFIX) {
+        let (key, value) = row?;
+        filed.delete(&decode::<DeletedPieces>(&key, &value)?.pieces);
+    }
+    for row in rows(db, UNUSED_PREFIX) {
+        let (key, value) = row?;
+        filed.unused(1, decode::<UnusedBlock>(&key, &value)?.bytes);
+    }
+    Ok(filed.change())
 }
 
 /// Snapshots of tables, which become those of this format when they are installed: who sends one may have
@@ -159,11 +212,25 @@ mod tests {
         db.write(batch).unwrap();
     }
 
+    /// Takes away what no format before has: what names blocks, and of what row deleted pieces were.
+    fn make_unnamed(db: &Db) {
+        let mut batch = WriteBatch::default();
+        rows(db, NAMED_PREFIX).for_each(|row| batch.delete(row.unwrap().0));
+        batch.delete(UNUSED_TOTALS_KEY);
+        for row in rows(db, DELETED_PREFIX) {
+            let (key, value) = row.unwrap();
+            let record: DeletedPieces = decode(&key, &value).unwrap();
+            batch.put(key, DeletedPieces { row: Bytes::new(), ..record }.encode_to_vec());
+        }
+        db.write(batch).unwrap();
+    }
+
     /// Makes tables of a format before: one row for each bucket, and two for each request, each in an entry of its
     /// own.
     fn make_old(db: &Db, format: u32) {
+        make_unnamed(db);
         let mut batch = WriteBatch::default();
-        if format == FORMAT_UNNUMBERED {
+        if format >= FORMAT_UNNUMBERED {
             return put_format(db, format);
         }
         for row in rows(db, BUCKETS_PREFIX) {
@@ -200,25 +267,34 @@ mod tests {
         db.write(batch).unwrap();
     }
 
-    /// All rows, but that what is remembered does not say which buckets it was about.
+    /// All rows, but that what is remembered does not say which buckets it was about, nor what is deleted which row named
+    /// it: that row is not said to name it any more either.
     fn unnumbered(namespace: &Namespace) -> Vec<(Vec<u8>, Vec<u8>)> {
         let strip = |(key, value): (Vec<u8>, Vec<u8>)| {
+            if key.starts_with(DELETED_PREFIX) {
+                let record: DeletedPieces = decode(&key, &value).unwrap();
+                return (key, DeletedPieces { row: Bytes::new(), ..record }.encode_to_vec());
+            }
             if !key.starts_with(REMEMBERED_PREFIX) {
                 return (key, value);
             }
             let entry: RememberedRequests = decode(&key, &value).unwrap();
             (key, RememberedRequests { buckets: Vec::new(), ..entry }.encode_to_vec())
         };
-        namespace.records(b"").into_iter().map(strip).collect()
+        let is_so = |(key, _): &(Vec<u8>, Vec<u8>)| {
+            let block = BlockKey::in_key(key).filter(|_| key.starts_with(NAMED_PREFIX));
+            block.is_none_or(|block| blocks::names(&namespace.db, blocks::naming_row(key), &block).unwrap())
+        };
+        namespace.records(b"").into_iter().filter(is_so).map(strip).collect()
     }
 
     #[test]
     fn tables_of_formats_before_become_what_they_would_have_been() {
-        for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST, FORMAT_BY_NAME, FORMAT_UNNUMBERED] {
+        for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST, FORMAT_BY_NAME, FORMAT_UNNUMBERED, FORMAT_UNNAMED] {
             let mut namespace = Namespace::empty();
             ["photos", "music"].into_iter().for_each(|bucket| namespace.create_as_before(bucket));
-            for key in ["a", "b", "c", "a"] {
-                namespace.commit(key, 1).unwrap();
+            for (key, container) in [("a", 1), ("b", 1), ("c", 1), ("a", 2)] {
+                namespace.commit(key, container).unwrap();
             }
             put_format(&namespace.db, FORMAT);
             let mut wanted = unnumbered(&namespace);

@@ -35,8 +35,6 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.raft.v1.SnapshotToFollower", limit(17 << 20, 16)),
     // A chunk is 4 MiB at most, its checksums 256 bytes.
     ("flotilla.datanode.v1.WriteChunk", limit((4 << 20) + (64 << 10), 256)),
-    // 16 384 numbers of eight bytes.
-    ("flotilla.datanode.v1.DeleteBlocksRequest", limit(256 << 10, 17 * 1024)),
     // What one command of the OM may be, 4 MiB, and its request; a piece is some 60 bytes there, and two parts.
     ("flotilla.om.v1.ChangeRequest", limit(5 << 20, 160_000)),
     // 64 keys of 1 KiB.
@@ -46,6 +44,8 @@ const LARGER: &[(&str, MessageLimit)] = &[
     // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone;
     // what is wrong with one replica takes 1 KiB.
     ("flotilla.scm.v1.HeartbeatRequest", limit(crate::MESSAGE_BYTES_MAX, 100_000)),
+    // 16 384 blocks of 64 containers, some 40 bytes each.
+    ("flotilla.scm.v1.DiscardBlocksRequest", limit(1 << 20, 17 * 1024)),
     // 1 000 disks.
     ("flotilla.scm.v1.RegisterRequest", limit(512 << 10, 4096)),
     // 10 000 numbers.

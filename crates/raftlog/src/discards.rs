@@ -19,7 +19,7 @@ use crate::segment::{SegmentId, owner_dir};
 use crate::{LogSpace, Place, ReadError};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::{Disk, File};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,7 +59,42 @@ pub struct Discards {
     crc: u32,
 }
 
+/// The sum of what was given up of an owner. Two copies of an owner whose blocks and digests are equal have
+/// given up the same records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiscardsSum {
+    /// Tags.
+    pub blocks: u64,
+    /// Of all records, whatever their order; 0 where there is none. It tells sets apart that came about by
+    /// chance, and is no protection from somebody who makes them.
+    pub digest: u64,
+    /// The bytes of the bodies, and what their holes give back of them.
+    pub body_bytes: u64,
+    pub hole_bytes: u64,
+}
+
+impl DiscardsSum {
+    fn add(&mut self, record: &Discarded) {
+        let hole = record.hole();
+        self.digest = self.digest.wrapping_add(record.digest());
+        self.body_bytes += u64::from(record.place.body_bytes);
+        self.hole_bytes += hole.end - hole.start;
+    }
+}
+
 impl Discarded {
+    /// FNV-1a over the record's bytes, and splitmix64's last steps, without which sums would meet: near
+    /// records have near hashes.
+    fn digest(&self) -> u64 {
+        let mut bytes = BytesMut::with_capacity(RECORD_BYTES);
+        self.put(&mut bytes);
+        let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        let mut hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv);
+        hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        hash ^ (hash >> 31)
+    }
+
     /// The whole blocks within the body: what a hole gives back.
     pub fn hole(&self) -> Range<u64> {
         let body = self.place.offset + head_bytes(self.meta_bytes as usize, self.place.body_bytes as usize);
@@ -145,6 +180,16 @@ impl Discards {
     /// The bytes that their holes give back.
     pub fn hole_bytes(&self) -> u64 {
         self.iter().map(|record| record.hole()).map(|hole| hole.end - hole.start).sum()
+    }
+
+    pub fn sum(&self) -> DiscardsSum {
+        let mut sum = DiscardsSum::default();
+        self.iter().for_each(|record| sum.add(record));
+        DiscardsSum { blocks: self.tags().len() as u64, ..sum }
+    }
+
+    pub fn tags(&self) -> BTreeSet<u64> {
+        self.iter().map(|record| record.tag).collect()
     }
 
     fn add(&mut self, records: &[Discarded]) {
@@ -310,6 +355,24 @@ mod tests {
         expected.extend(crc.to_le_bytes());
         expected.extend(rows);
         assert_eq!(bytes, expected);
+    }
+
+    /// The digest of docs/format/discarded.md, which nodes of several versions compare.
+    #[test]
+    fn the_sum_depends_on_the_records_and_on_no_order() {
+        let sum = |records: &[Discarded]| {
+            let mut discards = Discards::none(OwnerId(0x11));
+            records.iter().for_each(|record| discards.add(&[*record]));
+            discards.sum()
+        };
+        let (one, two, three) = (record(1, 0, 9000), record(1, 16_384, 9), record(3, 1600, 9));
+        assert_eq!(sum(&[]), DiscardsSum::default());
+        assert_eq!(sum(&[one, two, three]), sum(&[three, one, two]));
+        let both = sum(&[one, two]);
+        assert_eq!((both.blocks, both.body_bytes, both.hole_bytes), (1, 9009, 4096));
+        assert_ne!(both.digest, sum(&[one]).digest);
+        assert_ne!(sum(&[one]).digest, sum(&[record(1, 8, 9000)]).digest, "in another place");
+        assert_eq!(sum(&[one]).digest.wrapping_add(sum(&[three]).digest), sum(&[one, three]).digest);
     }
 
     #[test]

@@ -37,7 +37,7 @@ mod state;
 mod walk;
 mod writer;
 
-pub use discards::{Discarded, Discards, HOLE_BLOCK_BYTES};
+pub use discards::{Discarded, Discards, DiscardsSum, HOLE_BLOCK_BYTES};
 pub use entry::{BodyPieces, Entry, EntryMeta, Place};
 pub use error::{AppendError, OpenError, ReadError};
 pub use flush::FlushToken;

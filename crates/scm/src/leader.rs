@@ -85,7 +85,7 @@ impl Leader {
             addresses,
             tables,
             clock,
-            memory: Mutex::new(Memory { nodes, oms, replication: Replication::default() }),
+            memory: Mutex::new(Memory { nodes, oms, replication: Replication::new(term) }),
             leases: Mutex::default(),
             confirmations: Confirmations::default(),
             left_safe_mode: AtomicBool::new(false),

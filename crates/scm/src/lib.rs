@@ -10,6 +10,7 @@ mod balancer;
 mod clock_apart;
 mod closing;
 mod departures;
+mod discards;
 mod formation;
 mod leader;
 mod leader_moves;

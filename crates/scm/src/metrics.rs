@@ -10,7 +10,10 @@ use crate::replication::{CopyWait, Replication};
 use crate::tables::{Tables, container_state, duty, om_duty};
 use crate::world::World;
 use ::metrics::{Exposition, Metric};
-use proto::scm::{ContainerState, ContainerTrouble, NodeDuty, NodeState, PipelineState, TaskKind};
+use proto::scm::{
+    ContainerReplica, ContainerState, ContainerTrouble, DiscardState, NodeDuty, NodeState, PipelineState,
+    TaskKind,
+};
 use std::collections::HashMap;
 use tokio::time::Instant;
 
@@ -57,6 +60,34 @@ const COPIES_FAILED: Metric = Metric {
     help: "Copies that failed or showed no result in time.",
 };
 const DELETIONS: Metric = Metric { name: "flotilla_scm_deletions_total", help: "Replicas deleted." };
+const RECLAIM: Metric = Metric {
+    name: "flotilla_scm_reclaim_stopped",
+    help: "1: an operator has stopped giving back what nobody names.",
+};
+const DISCARDS: Metric = Metric {
+    name: "flotilla_scm_discards_waiting_blocks",
+    help: "Blocks that groups of names asked for to go, by what their containers wait for.",
+};
+const DISCARDS_AGE: Metric = Metric {
+    name: "flotilla_scm_discards_oldest_seconds",
+    help: "How long ago this leader was first asked for blocks that have not gone yet.",
+};
+const REMEMBERED: Metric = Metric {
+    name: "flotilla_scm_discards_remembered_blocks",
+    help: "Blocks that SCM knows one by one, until they are gone from every replica and their groups have heard it.",
+};
+const GONE: Metric = Metric {
+    name: "flotilla_scm_blocks_gone_total",
+    help: "Blocks that were discarded in every replica of their containers.",
+};
+const EMPTIED: Metric = Metric {
+    name: "flotilla_scm_containers_emptied",
+    help: "Containers that were deleted as nothing was left in them.",
+};
+const REPLICA_BYTES: Metric = Metric {
+    name: "flotilla_scm_replica_bytes",
+    help: "Bytes of all replicas: live, discarded, given back of those, and what replicas take on disks.",
+};
 const MOVED: Metric =
     Metric { name: "flotilla_scm_balancer_moved_bytes_total", help: "Bytes moved for balance." };
 const SAFE_MODE: Metric = Metric {
@@ -76,6 +107,7 @@ pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
         expose_pipelines(tables, exposition);
         expose_containers(tables, replication, exposition);
         let adopted = tables.containers().values().filter(|record| record.adopted).count();
+        expose_space(world, replication, exposition);
         exposition.gauge(ADOPTED, &[], adopted as u64);
         exposition.gauge(UNKNOWN_REPLICAS, &[], count_unknown_replicas(tables, nodes) as u64);
         expose_waits(replication, exposition);
@@ -179,6 +211,37 @@ fn expose_waits(replication: &Replication, exposition: &mut Exposition) {
         (CopyWait::Turn, "turn"),
     ];
     by_label(exposition, WAITS, "for", &waits, replication.waits.values().copied());
+}
+
+fn expose_space(world: &World<'_>, replication: &Replication, exposition: &mut Exposition) {
+    let discards = &replication.discards;
+    exposition.gauge(RECLAIM, &[], u64::from(world.tables.switches().reclaim_stopped));
+    let states = [
+        (DiscardState::DiscardUnderWay, "under_way"),
+        (DiscardState::DiscardOpen, "open"),
+        (DiscardState::DiscardHeld, "held"),
+        (DiscardState::DiscardAway, "away"),
+        (DiscardState::DiscardTroubled, "troubled"),
+        (DiscardState::DiscardPaused, "paused"),
+    ];
+    for (state, name) in states {
+        let waiting = || discards.waiting().filter(|waiting| waiting.standing.state == state);
+        let asked = || waiting().flat_map(|waiting| waiting.asked.values());
+        exposition.gauge(DISCARDS, &[("for", name)], asked().map(|asked| asked.blocks).sum());
+        let ages = asked().map(|asked| world.now.saturating_duration_since(asked.since));
+        exposition.gauge(DISCARDS_AGE, &[("for", name)], ages.max().unwrap_or_default().as_secs());
+    }
+    exposition.gauge(REMEMBERED, &[], discards.remembered() as u64);
+    exposition.counter(GONE, &[], discards.blocks_gone);
+    let emptied = world.tables.containers().values().filter(|record| record.emptied);
+    exposition.gauge(EMPTIED, &[], emptied.count() as u64);
+    let replicas =
+        || world.tables.containers().keys().flat_map(|container| world.nodes.replicas().of(*container));
+    let bytes = |of: fn(&ContainerReplica) -> u64| replicas().map(|(_, replica)| of(replica)).sum();
+    exposition.gauge(REPLICA_BYTES, &[("what", "live")], bytes(|replica| replica.payload_bytes));
+    exposition.gauge(REPLICA_BYTES, &[("what", "discarded")], bytes(|replica| replica.discarded_bytes));
+    exposition.gauge(REPLICA_BYTES, &[("what", "given_back")], bytes(|replica| replica.hole_bytes));
+    exposition.gauge(REPLICA_BYTES, &[("what", "on_disk")], bytes(|replica| replica.disk_bytes));
 }
 
 fn expose_tasks(replication: &Replication, exposition: &mut Exposition) {

@@ -10,6 +10,7 @@ use crate::leader::Leader;
 use crate::leader_moves::LeaderBalancer;
 use crate::om_groups::OmGroups;
 use crate::om_leaders::{self, OmSuccession};
+use crate::ops::delete_containers::DELETE_CONTAINERS_MAX;
 use crate::options::ScmOptions;
 use crate::pipelines::{Placing, creation, ready_to_open};
 use crate::replication::{Replication, SLICE, note_replaced};
@@ -18,7 +19,8 @@ use crate::safe_mode;
 use crate::world::World;
 use proto::Failure;
 use proto::scm::{
-    AdoptCommand, ChangeOmGroupCommand, CloseContainersCommand, OpenPipelineCommand, scm_command::Command,
+    AdoptCommand, ChangeOmGroupCommand, CloseContainersCommand, DeleteContainersCommand, OpenPipelineCommand,
+    scm_command::Command,
 };
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -119,6 +121,7 @@ fn tick(leader: &Leader, planners: &mut Planners) -> Decisions {
                 decisions.successions.extend(om_leaders::plan(world, planners.options.leader_move_interval));
             }
             planners.order(changed, world, replication);
+            decisions.commands.extend(planners.reclaim(world, replication));
         }
         decisions.commands.truncate(COMMANDS_MAX);
         decisions
@@ -194,6 +197,16 @@ impl Planners {
     }
 }
 
+impl Planners {
+    /// Containers in which nothing is left.
+    fn reclaim(&mut self, world: &World<'_>, replication: &Replication) -> Option<Command> {
+        let Replication { discards, tasks, .. } = replication;
+        let emptied = discards.to_delete(world, tasks, DELETE_CONTAINERS_MAX);
+        let containers: Vec<u64> = emptied.into_iter().map(|container| container.0).collect();
+        (!containers.is_empty()).then_some(Command::DeleteContainers(DeleteContainersCommand { containers }))
+    }
+}
+
 impl Pace {
     fn new(interval: Duration, now: Instant) -> Pace {
         Pace { interval, due: now }
@@ -241,6 +254,9 @@ fn tell(command: &Command) {
         }
         Command::EndPipeline(end) => info!(pipeline = end.pipeline, "pipeline is over"),
         Command::CloseContainers(settled) => tell_settled(settled),
+        Command::DeleteContainers(DeleteContainersCommand { containers }) => {
+            info!(?containers, "nothing is left in these containers; their replicas go");
+        }
         Command::Adopt(adopt) => tell_adopted(adopt),
         Command::SetNodeDuty(set) => info!(node = set.node, duty = set.duty().as_str_name(), "node's duty"),
         Command::SetOmDuty(set) => info!(om = set.om, duty = set.duty().as_str_name(), "OM's duty"),

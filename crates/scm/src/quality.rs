@@ -4,6 +4,7 @@ use crate::replicas::LastRecord;
 use crate::replicas::last_record;
 use crate::tables::container_state;
 use proto::scm::{ContainerRecord, ContainerReplica, ContainerState, ReplicaState, TermEnd};
+use std::collections::HashMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quality {
@@ -31,7 +32,12 @@ impl Quality {
 }
 
 pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
+    let end = LastRecord { term: record.last_term, index: record.last_index };
     match container_state(record) {
+        // It comes late, with what was discarded everywhere else.
+        ContainerState::ContainerDeleted if record.emptied && last_record(replica) == end => {
+            return Quality::Stale;
+        }
         // Nobody can have committed what a majority never had.
         ContainerState::ContainerDeleted if !is_empty(replica) && replica.committed_index > 0 => {
             return Quality::Diverged;
@@ -42,7 +48,6 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
         ContainerState::ContainerClosed => {}
         _ => return Quality::Unfinished,
     }
-    let end = LastRecord { term: record.last_term, index: record.last_index };
     match replica.state() {
         ReplicaState::Unspecified | ReplicaState::ReplicaOpen => Quality::Unfinished,
         _ if last_record(replica) > end => Quality::Ahead,
@@ -104,11 +109,25 @@ fn have_same_terms_before(term: u64, one: &ContainerReplica, other: &ContainerRe
     told(one) == told(other)
 }
 
-/// Whether two that are good have other bytes. What either has may be what was acknowledged.
+/// Whether two that are good have other bytes. What either has may be what was acknowledged. Hashes are of
+/// what is not discarded: those of replicas that have not discarded the same say nothing.
 pub(crate) fn differ<'a>(good: impl Iterator<Item = &'a ContainerReplica>) -> bool {
-    let mut hashes = good.map(|replica| &replica.hash).filter(|hash| !hash.is_empty());
-    let first = hashes.next();
-    hashes.any(|hash| Some(hash) != first)
+    let mut hashes: HashMap<Discarded, &String> = HashMap::new();
+    let mut good = good.filter(|replica| !replica.hash.is_empty());
+    good.any(|replica| *hashes.entry(Discarded::of(replica)).or_insert(&replica.hash) != &replica.hash)
+}
+
+/// What was discarded in a replica: two that have the same have discarded the same blocks. Ordered by how many.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Discarded {
+    pub(crate) blocks: u64,
+    digest: u64,
+}
+
+impl Discarded {
+    pub(crate) fn of(replica: &ContainerReplica) -> Discarded {
+        Discarded { blocks: replica.discarded_blocks, digest: replica.discards_digest }
+    }
 }
 
 #[cfg(test)]
@@ -249,5 +268,39 @@ mod tests {
         check(&["", "a", "a"], false);
         check(&["", "a", "b"], true);
         check(&[], false);
+    }
+
+    #[test]
+    fn hashes_are_compared_of_replicas_that_have_discarded_the_same() {
+        let of = |hash: &str, discarded_blocks, discards_digest| {
+            let hash = hash.to_owned();
+            ContainerReplica { hash, discarded_blocks, discards_digest, ..ContainerReplica::default() }
+        };
+        let (before, after, other) = (of("a", 0, 0), of("b", 2, 7), of("c", 2, 8));
+        assert!(!differ([&before, &after, &other].into_iter()));
+        assert!(differ([&before, &after, &of("c", 2, 7)].into_iter()));
+    }
+
+    /// A node that was away while all was discarded, and all other replicas were deleted.
+    #[test]
+    fn what_comes_late_of_an_emptied_container_goes_unless_it_ends_elsewhere() {
+        let record = ContainerRecord {
+            state: ContainerDeleted as i32,
+            last_term: 2,
+            last_index: 70,
+            emptied: true,
+            ..ContainerRecord::default()
+        };
+        let late = |last_index| ContainerReplica {
+            blocks: 3,
+            state: ReplicaClosed as i32,
+            last_term: 2,
+            last_index,
+            committed_term: 2,
+            committed_index: last_index,
+            ..ContainerReplica::default()
+        };
+        assert_eq!(quality(&record, &late(70)), Quality::Stale);
+        assert_eq!(quality(&record, &late(71)), Quality::Diverged);
     }
 }

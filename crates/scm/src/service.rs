@@ -17,6 +17,7 @@ use types::ContainerId;
 
 mod cluster;
 mod containers;
+mod discards;
 mod heartbeat;
 mod members;
 mod om_groups;
@@ -24,6 +25,7 @@ mod oms;
 mod pipelines;
 mod racks;
 mod register;
+mod space;
 
 /// Containers of one question; one answer stays well below the message limit.
 const LOCATE_CONTAINERS_MAX: usize = 10_000;
@@ -213,6 +215,17 @@ impl Scm for ScmService {
         Ok(Response::new(cluster::status(&*self.leader()?)))
     }
 
+    async fn get_space(&self, _request: Request<GetSpaceRequest>) -> Result<Response<SpaceStatus>, Status> {
+        Ok(Response::new(space::status(&*self.leader()?)))
+    }
+
+    async fn explain_space(
+        &self,
+        request: Request<ExplainSpaceRequest>,
+    ) -> Result<Response<ContainerSpace>, Status> {
+        Ok(Response::new(space::explain(&*self.leader()?, request.get_ref())?))
+    }
+
     async fn get_racks(&self, _request: Request<GetRacksRequest>) -> Result<Response<Racks>, Status> {
         Ok(Response::new(racks::racks(&*self.leader()?)))
     }
@@ -240,6 +253,13 @@ impl Scm for ScmService {
         request: Request<OmHeartbeatRequest>,
     ) -> Result<Response<OmHeartbeatResponse>, Status> {
         Ok(Response::new(oms::heartbeat(&*self.leader()?, request.into_inner()).await?))
+    }
+
+    async fn discard_blocks(
+        &self,
+        request: Request<DiscardBlocksRequest>,
+    ) -> Result<Response<DiscardBlocksResponse>, Status> {
+        Ok(Response::new(discards::discard_blocks(&*self.leader()?, request.into_inner())?))
     }
 
     async fn list_oms(&self, _request: Request<ListOmsRequest>) -> Result<Response<ListOmsResponse>, Status> {

@@ -63,7 +63,8 @@ const FORMAT: u32 = 3;
 
 /// The switches before anybody has set them. Replicas are made up for on their own; moving what is well is
 /// for operators to begin.
-const SWITCHES_AT_FIRST: Switches = Switches { replication: true, balancer: false, leave_safe_mode: true };
+const SWITCHES_AT_FIRST: Switches =
+    Switches { replication: true, balancer: false, leave_safe_mode: true, reclaim_stopped: false };
 
 /// A forced reset of SCM leaves free so many of each kind of number, at least: more than lost members can
 /// have given out since the one that is left fell behind. A million containers hold two petabytes; decimal,

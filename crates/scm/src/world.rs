@@ -52,6 +52,11 @@ impl<'a> World<'a> {
         !self.in_safe_mode && self.tables.switches().replication
     }
 
+    /// Whether blocks are to be discarded that nobody names any more, and containers deleted that have none.
+    pub(crate) fn may_reclaim(&self) -> bool {
+        !self.in_safe_mode && !self.tables.switches().reclaim_stopped
+    }
+
     /// One in which enough is known, on the seventh millisecond of time.
     #[cfg(test)]
     pub(crate) fn at(tables: &'a Tables, nodes: &'a Nodes, now: Instant) -> World<'a> {

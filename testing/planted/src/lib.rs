@@ -33,6 +33,8 @@ pub enum Bug {
     RequestsLeftBehind,
     /// `om`: a bucket is found by its number alone, whatever epoch a request names.
     EpochsIgnored,
+    /// `om`: what was filed is not looked up before it goes.
+    NamedBlocksGo,
     /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.
     TailsAreRead,
     /// `scm`: what a member that lost its log has left counts in decisions, be it damaged or not.
@@ -41,6 +43,10 @@ pub enum Bug {
     ComingForEver,
     /// `scm`: after a forced reset numbers are drawn from where the one that is left was.
     NumbersDrawnAgain,
+    /// `scm`: blocks are called gone once one replica has discarded them, whoever else has a replica.
+    GoneEarly,
+    /// `scm`: a replica that has not discarded what others have is left as it is.
+    DiscardsNotTaken,
     /// `om`: it belongs to no cluster, and does what is meant for any.
     OmOfNoCluster,
 }

@@ -14,8 +14,9 @@ pub struct ClusterOptions {
     pub pipelines_per_disk: u32,
     pub container_bytes_max: u64,
     pub datanodes: usize,
-    /// More of SCM's command line, and of each datanode's.
+    /// More of SCM's command line, of OM's, and of each datanode's.
     pub scm_args: String,
+    pub om_args: String,
     pub datanode_args: String,
     /// Where the first disk of the first datanode is, if not in the cluster's directory.
     pub first_disk: Option<PathBuf>,
@@ -43,6 +44,7 @@ impl Default for ClusterOptions {
             container_bytes_max: 64 << 20,
             datanodes: 3,
             scm_args: String::new(),
+            om_args: String::new(),
             datanode_args: String::new(),
             first_disk: None,
             disks_at: None,
@@ -115,7 +117,10 @@ impl Cluster {
             .collect();
         let scm_ready: Vec<Ready> = scms.iter_mut().map(Process::wait_ready).collect();
         let scm_ready = scm_ready.into_iter().next().expect("there is an SCM");
-        let line = format!("server --roles om --rpc {om_address} --meta {root_path}/om --scm {scm_address}");
+        let line = format!(
+            "server --roles om --rpc {om_address} --meta {root_path}/om --scm {scm_address} {}",
+            options.om_args
+        );
         let (om, om_ready) = start("om", line);
 
         let (mut datanodes, mut datanode_http) = (Vec::new(), Vec::new());

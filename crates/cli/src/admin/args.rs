@@ -43,6 +43,9 @@ pub(crate) enum AdminCommand {
     /// Buckets: which group of names has which, and how much is in them
     #[command(subcommand)]
     Bucket(BucketCommand),
+    /// Keys: where their bytes are
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Groups that have lost a majority of their members
     #[command(subcommand)]
     Raft(RaftCommand),
@@ -58,6 +61,14 @@ pub(crate) enum AdminCommand {
     /// Moving containers from full nodes to empty ones
     #[command(subcommand)]
     Balancer(SwitchCommand),
+    /// Where the bytes are: live, discarded, given back; and what of those that nobody names waits for what
+    Space {
+        #[command(subcommand)]
+        command: Option<SpaceCommand>,
+    },
+    /// Giving back what nobody names any more
+    #[command(subcommand)]
+    Reclaim(SwitchCommand),
     /// Who runs where and how they are, and a small key-value space. Exits with 3 when a comparison failed,
     /// with 4 for what is not there
     #[command(subcommand)]
@@ -213,6 +224,13 @@ pub(crate) enum ContainerCommand {
     },
     /// How many there are, and how many have too few replicas, bad ones, ...
     Report,
+    /// Whose data is in a container: the keys, and parts of uploads, that have blocks there
+    Keys {
+        container: u64,
+        /// At most so many
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        limit: u32,
+    },
 }
 
 #[derive(ClapArgs, Debug, Clone)]
@@ -365,6 +383,29 @@ pub(crate) enum OmCommand {
         #[arg(long)]
         accept_loss: bool,
     },
+    /// What was deleted and is not gone from the disks yet, by group of names, and what it waits for
+    Unused,
+    /// Multipart uploads in progress, the oldest first
+    Uploads {
+        /// Only to this bucket
+        #[arg(long)]
+        bucket: Option<String>,
+        /// Only those that began so long ago (30m, 12h, 7d)
+        #[arg(long, value_parser = duration)]
+        older_than: Option<Duration>,
+        /// End them: their parts are deleted
+        #[arg(long, requires = "older_than")]
+        abort: bool,
+    },
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum KeyCommand {
+    /// Where a key's blocks are: its pieces, their containers, and the nodes that have these
+    Explain {
+        /// BUCKET/KEY
+        path: String,
+    },
 }
 
 #[derive(Subcommand, Debug, Clone)]
@@ -424,6 +465,12 @@ pub(crate) enum SafeModeCommand {
 }
 
 #[derive(Subcommand, Debug, Clone)]
+pub(crate) enum SpaceCommand {
+    /// Why what nobody names in one container is still there
+    Explain { container: u64 },
+}
+
+#[derive(Subcommand, Debug, Clone)]
 pub(crate) enum SwitchCommand {
     Start,
     Stop,
@@ -439,8 +486,8 @@ impl AdminCommand {
                 matches!(command, PipelineCommand::List { .. } | PipelineCommand::Info { .. })
             }
             AdminCommand::Container(command) => {
-                use ContainerCommand::{Info, List, Report};
-                matches!(command, List(_) | Info { .. } | Report)
+                use ContainerCommand::{Info, Keys, List, Report};
+                matches!(command, List(_) | Info { .. } | Keys { .. } | Report)
             }
             AdminCommand::Datanode(command) => matches!(
                 command,
@@ -448,15 +495,20 @@ impl AdminCommand {
             ),
             AdminCommand::Rack(command) => matches!(command, RackCommand::List),
             AdminCommand::Scm(command) => matches!(command, ScmCommand::Roles),
-            AdminCommand::Om(command) => matches!(command, OmCommand::Roles | OmCommand::Groups),
+            AdminCommand::Om(command) => {
+                use OmCommand::{Groups, Roles, Unused, Uploads};
+                matches!(command, Roles | Groups | Unused | Uploads { abort: false, .. })
+            }
+            AdminCommand::Key(KeyCommand::Explain { .. }) => true,
             AdminCommand::Bucket(command) => {
                 matches!(command, BucketCommand::List | BucketCommand::Info { .. })
             }
             AdminCommand::Raft(RaftCommand::ResetMembership { .. }) => true,
             AdminCommand::SafeMode(command) => matches!(command, SafeModeCommand::Status),
-            AdminCommand::Replication(command) | AdminCommand::Balancer(command) => {
-                matches!(command, SwitchCommand::Status)
-            }
+            AdminCommand::Replication(command)
+            | AdminCommand::Balancer(command)
+            | AdminCommand::Reclaim(command) => matches!(command, SwitchCommand::Status),
+            AdminCommand::Space { .. } => true,
             AdminCommand::Registry(command) => match command {
                 RegistryCommand::Services | RegistryCommand::Instances { .. } => true,
                 RegistryCommand::Kv(command) => {

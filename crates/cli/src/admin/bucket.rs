@@ -42,14 +42,19 @@ impl Seen {
     }
 }
 
-pub(super) async fn run(scm: &str, command: BucketCommand) -> anyhow::Result<Answer> {
+/// A client for somebody who waits.
+pub(super) fn connect(scm: &str) -> Client {
     let options = ClientOptions {
         scm: scm.to_owned(),
         write_deadline: PATIENCE,
         read_deadline: PATIENCE,
         ..ClientOptions::default()
     };
-    let client = Client::connect(options);
+    Client::connect(options)
+}
+
+pub(super) async fn run(scm: &str, command: BucketCommand) -> anyhow::Result<Answer> {
+    let client = connect(scm);
     match command {
         BucketCommand::List => {
             let names = names(&client).await?;
@@ -74,7 +79,7 @@ pub(super) async fn run(scm: &str, command: BucketCommand) -> anyhow::Result<Ans
     }
 }
 
-async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
+pub(super) async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     loop {
         let after = names.last().cloned().unwrap_or_default();

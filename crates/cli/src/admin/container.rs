@@ -1,5 +1,6 @@
 use super::answer::Answer;
 use super::args::{ContainerCommand, ContainerListArgs};
+use super::keys;
 use super::scm::Scm;
 use super::words;
 use crate::table::{Cell, Tone, human_bytes, table};
@@ -27,6 +28,7 @@ pub(super) async fn run(scm: &mut Scm, command: ContainerCommand) -> anyhow::Res
             Ok(Answer::new(shown.text + &note, shown.json))
         }
         ContainerCommand::Report => report(scm).await,
+        ContainerCommand::Keys { container, limit } => keys::of_container(scm, container, limit).await,
     }
 }
 
@@ -60,12 +62,26 @@ async fn info(scm: &mut Scm, number: u64) -> anyhow::Result<Answer> {
     let Some(container) = answer.containers.iter().find(|container| container.container == number) else {
         bail!("there is no container {number}");
     };
+    Ok(shown(container))
+}
+
+pub(super) fn shown(container: &ContainerInfo) -> Answer {
     let mut text = table(HEADINGS, &[row(container)]);
     text += "\n";
-    let headings =
-        ["NODE", "ADDRESS", "NODE IS", "REPLICA", "LAST RECORD", "BLOCKS", "ON DISK", "HASH", "REMARKS"];
+    let headings = [
+        "NODE",
+        "ADDRESS",
+        "NODE IS",
+        "REPLICA",
+        "LAST RECORD",
+        "BLOCKS",
+        "DISCARDED",
+        "ON DISK",
+        "HASH",
+        "REMARKS",
+    ];
     text += &table(headings, &container.replicas.iter().map(replica_row).collect::<Vec<_>>());
-    Ok(Answer::new(text, to_json(container)))
+    Answer::new(text, to_json(container))
 }
 
 async fn drop_replica(scm: &mut Scm, container: u64, node: u64) -> anyhow::Result<Answer> {
@@ -141,7 +157,7 @@ fn node(replica: &ReplicaInfo) -> u64 {
     replica.node.as_ref().map_or(0, |node| node.node)
 }
 
-fn replica_row(info: &ReplicaInfo) -> [Cell; 9] {
+fn replica_row(info: &ReplicaInfo) -> [Cell; 10] {
     /// Enough of a hash to see whether two are equal.
     const HASH_CHARS: usize = 12;
     let replica = info.replica.clone().unwrap_or_default();
@@ -167,6 +183,7 @@ fn replica_row(info: &ReplicaInfo) -> [Cell; 9] {
         words::cell(words::replica_state(replica.state())),
         last.into(),
         replica.blocks.to_string().into(),
+        replica.discarded_blocks.to_string().into(),
         human_bytes(replica.disk_bytes).into(),
         replica.hash.chars().take(HASH_CHARS).collect::<String>().into(),
         remarks.join("; ").into(),
@@ -203,6 +220,9 @@ fn replica_to_json(info: &ReplicaInfo) -> Value {
         "blocks": replica.blocks,
         "payload_bytes": replica.payload_bytes,
         "disk_bytes": replica.disk_bytes,
+        "discarded_blocks": replica.discarded_blocks,
+        "discarded_bytes": replica.discarded_bytes,
+        "hole_bytes": replica.hole_bytes,
         "hash": (!replica.hash.is_empty()).then_some(&replica.hash),
         "unhealthy": (!replica.unhealthy.is_empty()).then_some(&replica.unhealthy),
         "released": replica.released,

@@ -6,6 +6,7 @@ mod bucket;
 mod bucket_move;
 mod container;
 mod datanode;
+mod keys;
 mod log;
 mod members;
 mod om;
@@ -15,15 +16,18 @@ mod raft;
 mod registry;
 mod safe_mode;
 mod scm;
+mod space;
 mod status;
 mod switches;
+mod unused;
+mod uploads;
 mod views;
 mod words;
 
 pub(crate) use self::registry::exit_code;
 use answer::Answer;
 use anyhow::bail;
-use args::{AdminArgs, AdminCommand};
+use args::{AdminArgs, AdminCommand, KeyCommand};
 use scm::Scm;
 
 /// Does what is asked, and returns the exit code.
@@ -65,10 +69,13 @@ async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> 
         AdminCommand::Scm(command) => members::run(scm, command).await,
         AdminCommand::Om(command) => om::run(scm, command).await,
         AdminCommand::Bucket(command) => bucket::run(&scm.addresses().join(","), command).await,
+        AdminCommand::Key(KeyCommand::Explain { path }) => keys::explain(scm, &path).await,
         AdminCommand::Raft(command) => raft::run(scm, command).await,
         AdminCommand::SafeMode(command) => safe_mode::run(scm, command).await,
         AdminCommand::Replication(command) => switches::replication(scm, command).await,
         AdminCommand::Balancer(command) => switches::balancer(scm, command).await,
+        AdminCommand::Space { command } => space::run(scm, command).await,
+        AdminCommand::Reclaim(command) => space::reclaim(scm, command).await,
         AdminCommand::Log { .. } => bail!("a process is asked for what it logs, and no cluster"),
         AdminCommand::Registry(command) => registry::run(&scm.addresses().join(","), command).await,
     }

@@ -3,7 +3,7 @@
 use super::answer::Answer;
 use super::args::{OmCommand, OmGroupCommand};
 use super::scm::Scm;
-use super::words;
+use super::{unused, uploads, words};
 use crate::output;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
@@ -35,6 +35,11 @@ pub(super) async fn run(scm: &mut Scm, command: OmCommand) -> anyhow::Result<Ans
         }
         OmCommand::Recommission { om } => set_duty(scm, om, NodeDuty::NodeInService, None).await,
         OmCommand::GiveUp { group, accept_loss } => give_up(scm, group, accept_loss).await,
+        OmCommand::Unused => unused::run(scm).await,
+        OmCommand::Uploads { bucket, older_than, abort } => {
+            let older_than = older_than.unwrap_or_default();
+            uploads::run(&scm.addresses().join(","), bucket, older_than, abort).await
+        }
     }
 }
 
@@ -184,7 +189,7 @@ fn replicas_of<'a>(
         .filter(|(_, replica)| replica.member.as_ref().is_some_and(|member| member.om == om.om))
 }
 
-fn number(group: &OmGroupInfo) -> u64 {
+pub(super) fn number(group: &OmGroupInfo) -> u64 {
     group.group.as_ref().map_or(0, |group| group.group)
 }
 

@@ -204,6 +204,10 @@ fn look_at_scm(members: &[ScmMember], status: &ClusterStatus, findings: &mut Fin
         let what = "replication is switched off: lost replicas are not made up for".to_owned();
         findings.note(Severity::Warning, "replication-off", what, "replication status");
     }
+    if status.switches.unwrap_or_default().reclaim_stopped {
+        let what = "reclaiming is stopped: what is deleted takes its space until it is started".to_owned();
+        findings.note(Severity::Warning, "reclaim-off", what, "reclaim status");
+    }
 }
 
 fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
@@ -541,6 +545,11 @@ mod tests {
             switches: Some(Switches { replication: true, ..Switches::default() }),
             ..ClusterStatus::default()
         };
+        let reclaim_stopped = Switches { reclaim_stopped: true, ..well.switches.unwrap() };
+        let stopped = ClusterStatus { switches: Some(reclaim_stopped), ..well.clone() };
+        let mut findings = Findings::default();
+        look_at_scm(&[], &stopped, &mut findings);
+        assert_eq!(findings.0.iter().map(|it| it.code).collect::<Vec<_>>(), ["reclaim-off"]);
         let mut findings = Findings::default();
         look_at_scm(&[], &well, &mut findings);
         let answer = super::answer("c", findings);

@@ -4,7 +4,8 @@ use super::args::{StateFilter, TroubleFilter};
 use crate::table::{Cell, Tone};
 use proto::registry::Health;
 use proto::scm::{
-    ContainerState, ContainerTrouble, NodeDuty, NodeState, PipelineState, ReplicaState, TaskKind,
+    ContainerState, ContainerTrouble, DiscardState, NodeDuty, NodeState, PipelineState, ReplicaState,
+    TaskKind,
 };
 
 /// A word of a newer version.
@@ -79,6 +80,38 @@ pub(super) fn trouble(trouble: ContainerTrouble) -> Word {
     }
 }
 
+pub(super) fn discard_state(state: DiscardState) -> Word {
+    match state {
+        DiscardState::DiscardGone => ("gone", Tone::Good),
+        DiscardState::DiscardUnderWay => ("under-way", Tone::Plain),
+        DiscardState::DiscardOpen => ("open", Tone::Plain),
+        DiscardState::DiscardHeld => ("held", Tone::Plain),
+        DiscardState::DiscardAway => ("away", Tone::Warning),
+        DiscardState::DiscardTroubled => ("troubled", Tone::Bad),
+        DiscardState::DiscardPaused => ("paused", Tone::Warning),
+        DiscardState::DiscardUnknown => ("unknown-container", Tone::Bad),
+        DiscardState::Unspecified => UNKNOWN,
+    }
+}
+
+/// What such a container waits for.
+pub(super) fn discard_waits_for(state: DiscardState) -> &'static str {
+    match state {
+        DiscardState::DiscardGone => "nothing: what was asked for is gone, or the container is",
+        DiscardState::DiscardUnderWay => "its nodes, which were told",
+        DiscardState::DiscardOpen => {
+            "the container to close: once it is full, much of it is dead, or what is has waited for a day (at once: \
+             admin container close)"
+        }
+        DiscardState::DiscardHeld => "a log to let go of it: until each member of its pipeline has all of it",
+        DiscardState::DiscardAway => "a node with a replica to speak, or to be dead",
+        DiscardState::DiscardTroubled => "its replicas to be well",
+        DiscardState::DiscardPaused => "SCM",
+        DiscardState::DiscardUnknown => "an operator: SCM does not know the container",
+        DiscardState::Unspecified => "what a newer version knows",
+    }
+}
+
 pub(super) fn health(health: Health) -> Word {
     match health {
         Health::Passing => ("passing", Tone::Good),
@@ -96,6 +129,8 @@ pub(super) fn task_kind(kind: TaskKind) -> &'static str {
         TaskKind::TaskMoveLeader => "move-leader",
         TaskKind::TaskRoll => "roll",
         TaskKind::TaskPipeline => "pipeline",
+        TaskKind::TaskDiscard => "discard",
+        TaskKind::TaskTakeDiscards => "take-discards",
         TaskKind::Unspecified => UNKNOWN.0,
     }
 }

@@ -22,6 +22,7 @@ mod om_buckets;
 mod om_members;
 mod om_moves;
 mod om_names;
+mod om_space;
 mod registry;
 mod request_log;
 mod reset;

@@ -77,6 +77,8 @@ refused! {
     list_parts, ListPartsRequest => ListPartsResponse;
     list_uploads, ListUploadsRequest => ListUploadsResponse;
     stat_bucket, StatBucketRequest => StatBucketResponse;
+    get_unused, GetUnusedRequest => GetUnusedResponse;
+    list_container_keys, ListContainerKeysRequest => ListContainerKeysResponse;
     move_bucket, MoveBucketRequest => MoveBucketResponse;
     settle_move, SettleMoveRequest => SettleMoveResponse;
     send_bucket, SendBucketRequest => SendBucketResponse;

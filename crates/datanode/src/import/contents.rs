@@ -3,7 +3,7 @@
 use super::manifest::Manifest;
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_bytes};
+use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_use};
 use crate::hash;
 use crate::index::machine::ContainerMachine;
 use crate::index::{Index, Measure};
@@ -61,7 +61,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     }
     let rest = replay.take().map(|(batch, _)| batch).unwrap_or_default();
     let measure = Measure {
-        disk_bytes: disk_bytes(&**disk, container).await?,
+        disk_bytes: disk_use(&**disk, container).await?.bytes,
         copied: true,
         hash: hash::from_hex(&manifest.hash),
         terms,

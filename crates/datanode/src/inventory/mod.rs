@@ -13,6 +13,7 @@ use crate::index::records::ContainerState;
 use crate::index::{Committed, TermEnd, Terms};
 use proto::scm::{ContainerReplica, ReplicaState};
 use proto::uuid_bytes;
+use raftlog::DiscardsSum;
 use report::Telling;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -40,6 +41,7 @@ pub(crate) struct Replica {
     pub blocks: u64,
     pub payload_bytes: u64,
     pub disk_bytes: u64,
+    pub discards: DiscardsSum,
     /// docs/format/container-hash.md; `None` until it was computed.
     pub hash: Option<[u8; 32]>,
     pub unhealthy: Option<String>,
@@ -250,7 +252,8 @@ impl Replica {
     /// heartbeat.
     fn is_news(&self, before: &Replica) -> bool {
         let decisive = |it: &Replica| {
-            (it.state, it.last, it.committed, it.hash, it.unhealthy.clone(), it.released, it.disk)
+            let ends = (it.state, it.last, it.committed, it.released);
+            (ends, it.hash, it.discards, it.unhealthy.clone(), it.disk)
         };
         decisive(self) != decisive(before)
     }
@@ -283,6 +286,10 @@ impl Replica {
             terms: self.terms.ends.iter().rev().take(TERMS_TOLD_MAX).rev().map(term_end).collect(),
             lacks_earlier_terms: self.terms.ends.len() > TERMS_TOLD_MAX,
             copied: self.copied,
+            discarded_blocks: self.discards.blocks,
+            discards_digest: self.discards.digest,
+            discarded_bytes: self.discards.body_bytes,
+            hole_bytes: self.discards.hole_bytes,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Inventory, Replica};
 use crate::container_end::ContainerEnd;
-use crate::container_reader::{ContainerReader, Reading, disk_bytes};
+use crate::container_reader::{ContainerReader, DiskUse, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
@@ -10,6 +10,7 @@ use crate::index::{Committed, Index, Measure, TermEnd, Terms};
 use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;
+use raftlog::DiscardsSum;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,16 +123,12 @@ impl Surveyor {
             self.inventory.remove(container, disk.id);
             return Ok(self.open_before(disk, &record));
         }
+        // Of a container that was just closed the last segment is cut to its length a moment later.
+        let DiskUse { bytes: disk_bytes, discards } = disk_use(&**disk.space.disk(), container).await?;
         let measure = match (record.state.is_over(), measure) {
             (false, _) => {
-                let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
-                Measure {
-                    disk_bytes,
-                    copied: false,
-                    hash: None,
-                    terms: Terms::default(),
-                    repeats: Vec::new(),
-                }
+                let (terms, repeats) = (Terms::default(), Vec::new());
+                Measure { disk_bytes, copied: false, hash: None, terms, repeats }
             }
             (true, Some(measure)) => measure,
             (true, None) => measure_closed(disk, container).await?,
@@ -160,8 +157,8 @@ impl Surveyor {
             terms: measure.terms,
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
-            // Of a container that was just closed the last segment is cut to its length a moment later.
-            disk_bytes: disk_bytes(&**disk.space.disk(), container).await?,
+            disk_bytes,
+            discards,
             hash: measure.hash,
             unhealthy,
             released: self.pipelines.has_released(&record),
@@ -191,6 +188,7 @@ impl Surveyor {
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             disk_bytes: 0,
+            discards: DiscardsSum::default(),
             hash: None,
             unhealthy: None,
             released: false,
@@ -219,7 +217,7 @@ impl Surveyor {
 async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Measure> {
     // What is deleted meanwhile would not be in it.
     let _deleting = disk.deleting.lock().await;
-    let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
+    let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
     let copied = is_copy(disk.space.disk(), container).await;
     let measure = Measure { disk_bytes, copied, hash: None, terms: Terms::default(), repeats: Vec::new() };
     let saved = measure.clone();

@@ -17,6 +17,7 @@ fn replica(blocks: u64) -> Replica {
         blocks,
         payload_bytes: 0,
         disk_bytes: 0,
+        discards: DiscardsSum::default(),
         hash: None,
         unhealthy: None,
         released: false,

@@ -4,6 +4,7 @@
 use super::close::close_replica;
 use super::copy::copy;
 use super::delete::delete_replica;
+use super::discard::{discard, take_discards};
 use super::order::{Key, Means, Order};
 use crate::ending::Ender;
 use crate::opening::Opener;
@@ -58,6 +59,25 @@ impl Means {
                         let moving = pipeline.group.transfer_leader(ReplicaId(order.to_replica));
                         run.until_stop(async { Ok(moving.await?) }).await
                     })
+                }
+                Told::Discard(order) => {
+                    let key = Key::container(TaskKind::TaskDiscard, ContainerId(order.container));
+                    let portion = order.portion;
+                    let discard =
+                        Order::new(
+                            key,
+                            "discard blocks",
+                            |run| async move { discard(&means, order, &run).await },
+                        );
+                    Order { portion, ..discard }
+                }
+                Told::TakeDiscards(order) => {
+                    let key = Key::container(TaskKind::TaskTakeDiscards, ContainerId(order.container));
+                    Order::new(
+                        key,
+                        "take discards",
+                        |run| async move { take_discards(&means, order, &run).await },
+                    )
                 }
                 Told::Roll(RollContainer { pipeline, container }) => {
                     let (pipeline, container) = (PipelineId(pipeline), ContainerId(container));

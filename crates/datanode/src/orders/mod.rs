@@ -17,6 +17,7 @@
 pub(crate) mod close;
 mod copy;
 mod delete;
+mod discard;
 mod kinds;
 mod order;
 mod sweep;
@@ -49,6 +50,9 @@ struct Entry {
     progress: Arc<Progress>,
     state: State,
     failed: String,
+    portion: u64,
+    /// The last attempt did what was said.
+    is_done: bool,
     retry: Backoff,
 }
 
@@ -85,6 +89,7 @@ impl Executor {
             bytes_done: entry.progress.bytes_done.load(Ordering::Relaxed),
             bytes_total: entry.progress.bytes_total.load(Ordering::Relaxed),
             failed: entry.failed.clone(),
+            done_portion: if entry.is_done { entry.portion } else { 0 },
         };
         // Of what was withdrawn, a new order of SCM for the same is to hear nothing.
         entries.iter().filter(|(_, entry)| !entry.is_stopping()).map(report).collect()
@@ -179,6 +184,8 @@ impl Entry {
             progress: Arc::default(),
             state: State::Waits(now),
             failed: String::new(),
+            portion: order.portion,
+            is_done: false,
             retry: order.key.retry(),
         }
     }
@@ -218,6 +225,7 @@ impl Entry {
         if !failed.is_empty() && failed != self.failed {
             warn!(?key, order = self.what, error = failed, "cannot do what SCM wants; it will say it again");
         }
+        self.is_done = failed.is_empty();
         (self.failed, self.state) = (failed, State::Waits(Instant::now() + wait));
     }
 }

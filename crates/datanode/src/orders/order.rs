@@ -44,6 +44,8 @@ pub(crate) struct Order {
     pub work: Work,
     /// The report that SCM gets meanwhile of the pipeline that the work makes.
     pub making: Option<PipelineReport>,
+    /// The number under which SCM hears that the work is done; 0 where reports of replicas say so.
+    pub portion: u64,
 }
 
 /// One run of an order.
@@ -104,7 +106,8 @@ impl Order {
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        Order { key, what, said: Vec::new(), work: Box::new(move |run| Box::pin(work(run))), making: None }
+        let work: Work = Box::new(move |run| Box::pin(work(run)));
+        Order { key, what, said: Vec::new(), work, making: None, portion: 0 }
     }
 
     pub(crate) fn saying(self, said: Vec<u8>) -> Order {

@@ -1,6 +1,6 @@
 //! The datanode's gRPC service.
 
-mod delete;
+mod discards;
 mod fetch;
 mod read;
 mod read_memory;
@@ -10,8 +10,8 @@ mod write;
 use proto::ClusterGuard;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
-    ContainerPart, DeleteBlocksRequest, DeleteBlocksResponse, FetchContainerRequest, HeadRequest,
-    HeadResponse, ListWritableRequest, ListWritableResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
+    ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListDiscardsRequest,
+    ListWritableRequest, ListWritableResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
 };
 pub(crate) use read_memory::ReadMemory;
 use read_memory::Taken;
@@ -52,6 +52,7 @@ impl Service {
 impl Datanode for Service {
     type WriteStream = ReceiverStream<Result<WriteAck, Status>>;
     type ReadStream = Taken<ReadChunk>;
+    type ListDiscardsStream = ReceiverStream<Result<DiscardedBlocks, Status>>;
     type FetchContainerStream = ReceiverStream<Result<ContainerPart, Status>>;
 
     async fn write(
@@ -79,11 +80,14 @@ impl Datanode for Service {
         Ok(Response::new(read::head(&self.served, request.into_inner()).await?))
     }
 
-    async fn delete_blocks(
+    async fn list_discards(
         &self,
-        request: Request<DeleteBlocksRequest>,
-    ) -> Result<Response<DeleteBlocksResponse>, Status> {
-        Ok(Response::new(delete::delete_blocks(&self.served, request.into_inner()).await?))
+        request: Request<ListDiscardsRequest>,
+    ) -> Result<Response<Self::ListDiscardsStream>, Status> {
+        let listing = discards::prepare(&self.served, request.into_inner()).await?;
+        let (parts, receiver) = mpsc::channel(READ_AHEAD);
+        self.served.workers.spawn_until_stop(listing.run(parts));
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn list_writable(

@@ -1,11 +1,14 @@
-use crate::cluster::{Acked, Cluster, DEADLINE, FIRST_CONTAINER, bytes, chunk, open_offline, options};
+use crate::cluster::{
+    Acked, Cluster, DEADLINE, FIRST_CONTAINER, PIPELINE, bytes, chunk, open_offline, options,
+};
+use crate::ending::end;
 use flotilla_datanode::offline::RebuildOptions;
 use flotilla_datanode::{ContainerReport, DatanodeOptions};
-use proto::datanode::DeleteBlocksRequest;
 use proto::{Code, Failure};
 use std::path::PathBuf;
+use std::time::Duration;
 use tokio::time::Instant;
-use types::ContainerId;
+use types::{BlockName, ContainerId, Nonce};
 
 const BLOCK_BYTES: usize = 150_000;
 
@@ -39,11 +42,9 @@ async fn delete(
     cluster: &Cluster,
     node: usize,
     container: ContainerId,
-    locals: &[u64],
+    blocks: &[BlockName],
 ) -> Result<u64, Failure> {
-    let request = DeleteBlocksRequest { container: container.0, locals: locals.to_vec() };
-    let response = cluster.nodes[node].client().await.delete_blocks(request).await?;
-    Ok(response.into_inner().deleted)
+    cluster.nodes[node].datanode.delete_blocks(container, blocks.to_vec()).await
 }
 
 async fn report(cluster: &Cluster, node: usize) -> ContainerReport {
@@ -71,40 +72,50 @@ fn du(disk: &std::path::Path) -> u64 {
 async fn deleted_blocks_give_their_space_back_and_stay_deleted() {
     // What is in memory would be answered from there.
     let log = raftlog::LogSpaceOptions { cache_bytes_per_log_max: 1 << 16, ..options().log };
-    let options = DatanodeOptions { container_bytes_max: 1 << 20, log, ..options() };
+    let forget_interval = Duration::from_secs(3600);
+    let options = DatanodeOptions { container_bytes_max: 1 << 20, log, forget_interval, ..options() };
     let mut cluster = Cluster::start(options).await;
     let written = written(&cluster).await;
     let last = written.last().unwrap().0.commit_index;
     let first = written.iter().filter(|(acked, _)| acked.block.container == FIRST_CONTAINER);
     let (gone, kept): (Vec<_>, Vec<_>) = first.partition(|(acked, _)| acked.block.local % 2 == 0);
     assert!(gone.len() >= 2 && kept.len() >= 2, "{} and {}", gone.len(), kept.len());
-    let locals: Vec<_> = gone.iter().map(|(acked, _)| acked.block.local).collect();
+    let names: Vec<BlockName> = gone.iter().map(|(acked, _)| acked.block).collect();
 
     let open = written.last().unwrap().0.block;
-    let refused = delete(&cluster, 0, open.container, &[open.local]).await.unwrap_err();
+    let refused = delete(&cluster, 0, open.container, &[open]).await.unwrap_err();
     assert_eq!(refused.code, Code::NotYet, "{refused}");
-    let refused = delete(&cluster, 0, ContainerId(7), &[1]).await.unwrap_err();
+    let refused = delete(&cluster, 0, ContainerId(7), &names).await.unwrap_err();
     assert_eq!(refused.code, Code::NotFound, "{refused}");
     // Closed, but the pipeline's log is open and could be read by whoever is elected.
-    let refused = delete(&cluster, 0, FIRST_CONTAINER, &locals).await.unwrap_err();
+    let refused = delete(&cluster, 0, FIRST_CONTAINER, &names).await.unwrap_err();
     assert_eq!(refused.code, Code::NotYet, "{refused}");
+    end(&cluster).await;
+    for node in &cluster.nodes {
+        node.datanode.let_go_pipeline(PIPELINE).await.unwrap();
+    }
 
     for node in 0..3 {
         let (disk, before) = (disk_of(&cluster, node), report(&cluster, node).await);
         let before_du = du(&disk);
-        let datanode = cluster.nodes[node].datanode.clone();
-        let delete = async || datanode.delete_blocks(FIRST_CONTAINER, locals.clone()).await.unwrap();
-        assert_eq!(delete().await, locals.len() as u64);
-        assert_eq!(delete().await, 0, "a second time");
+        let others: Vec<_> =
+            kept.iter().map(|(acked, _)| BlockName { nonce: Nonce(7), ..acked.block }).collect();
+        let delete =
+            async |blocks: &[BlockName]| delete(&cluster, node, FIRST_CONTAINER, blocks).await.unwrap();
+        assert_eq!(delete(&others).await, 0, "they have other nonces here");
+        assert_eq!(delete(&names).await, names.len() as u64);
+        assert_eq!(delete(&names).await, 0, "a second time");
         let after = report(&cluster, node).await;
-        assert_eq!(before.blocks - after.blocks, locals.len() as u64);
-        assert_eq!(before.payload_bytes - after.payload_bytes, (locals.len() * BLOCK_BYTES) as u64);
+        assert_eq!(before.blocks - after.blocks, names.len() as u64);
+        assert_eq!(before.payload_bytes - after.payload_bytes, (names.len() * BLOCK_BYTES) as u64);
         assert_eq!(after.unhealthy, None);
         let stats = cluster.nodes[node].datanode.disk_stats();
         let hole_bytes: u64 = stats.iter().map(|stats| stats.hole_bytes).sum();
         let freed = before_du - du(&disk);
         assert!((hole_bytes - EXTENTS_BYTES_MAX..=hole_bytes).contains(&freed), "{freed} of {hole_bytes}");
-        assert!(hole_bytes >= (locals.len() * (BLOCK_BYTES - 8192)) as u64, "{hole_bytes}");
+        let others_seen: u64 = stats.iter().map(|stats| stats.other_blocks).sum();
+        assert_eq!(others_seen, kept.len() as u64);
+        assert!(hole_bytes >= (names.len() * (BLOCK_BYTES - 8192)) as u64, "{hole_bytes}");
     }
     let check = async |cluster: &Cluster| {
         for (acked, data) in &kept {
@@ -128,7 +139,7 @@ async fn deleted_blocks_give_their_space_back_and_stay_deleted() {
         let report = offline.verify(None).await.unwrap();
         assert!(report.is_whole(), "{report:#?}");
         let verdict = &report.containers[&FIRST_CONTAINER];
-        assert_eq!(verdict.discarded, locals.len() as u64);
+        assert_eq!(verdict.discarded, names.len() as u64);
         hashes.push(verdict.hash.clone().unwrap());
         let listed = offline.list().await.unwrap();
         let listed = listed.iter().find(|listed| listed.container == FIRST_CONTAINER).unwrap();

@@ -156,19 +156,14 @@ async fn a_pipeline_that_ended_is_let_go_and_its_blocks_can_be_deleted() {
     let acked = stream.write(chunk(1, 0, 0, &data, true)).await.unwrap();
     let gone = stream.write(chunk(2, 0, 0, b"not for long", true)).await.unwrap();
     end(&cluster).await;
-    let request = || proto::datanode::DeleteBlocksRequest {
-        container: FIRST_CONTAINER.0,
-        locals: vec![gone.block.local],
-    };
     for (n, node) in cluster.nodes.iter().enumerate() {
-        let refused = node.client().await.delete_blocks(request()).await.unwrap_err();
-        assert_eq!(Failure::from(refused).code, Code::NotYet, "a log has them");
+        let delete = async || node.datanode.delete_blocks(FIRST_CONTAINER, vec![gone.block]).await;
+        assert_eq!(delete().await.unwrap_err().code, Code::NotYet, "a log has them");
         node.datanode.let_go_pipeline(PIPELINE).await.unwrap();
         assert_eq!(report(&cluster, n), None);
         let [container] = &containers(&cluster, n).await[..] else { panic!("the end container is gone") };
         assert!(container.is_closed && container.container == FIRST_CONTAINER, "{container:?}");
-        let deleted = node.client().await.delete_blocks(request()).await.unwrap().into_inner();
-        assert_eq!(deleted.deleted, 1);
+        assert_eq!(delete().await, Ok(1));
     }
     cluster.restart().await;
     cluster.check_block(acked.block, acked.commit_index, &data).await;

@@ -3,8 +3,7 @@
 use crate::cluster::{Acked, Cluster, DEADLINE, FIRST_CONTAINER, PIPELINE, bytes, chunk, options};
 use crate::ending::report;
 use flotilla_datanode::DatanodeOptions;
-use proto::datanode::DeleteBlocksRequest;
-use proto::{Code, Failure};
+use proto::Code;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use types::GroupId;
@@ -126,11 +125,9 @@ async fn a_log_is_forgotten_up_to_what_all_members_have() {
     assert_eq!(gone.block.container, FIRST_CONTAINER);
     for node in &cluster.nodes {
         assert!(node.host.group(GroupId::pipeline(PIPELINE)).is_some());
-        let request = |container| DeleteBlocksRequest { container, locals: vec![gone.block.local] };
-        let mut client = node.client().await;
-        assert_eq!(client.delete_blocks(request(FIRST_CONTAINER.0)).await.unwrap().into_inner().deleted, 1);
-        let open = writer.written.last().unwrap().0.block.container;
-        let refused = Failure::from(client.delete_blocks(request(open.0)).await.unwrap_err());
+        assert_eq!(node.datanode.delete_blocks(FIRST_CONTAINER, vec![gone.block]).await, Ok(1));
+        let open = writer.written.last().unwrap().0.block;
+        let refused = node.datanode.delete_blocks(open.container, vec![open]).await.unwrap_err();
         assert_eq!(refused.code, Code::NotYet, "{refused}");
     }
     cluster.stop_nodes().await;

@@ -8,6 +8,7 @@ mod cluster;
 mod copies;
 mod damage;
 mod deletion;
+mod discards;
 mod disks;
 mod diverged;
 mod ending;

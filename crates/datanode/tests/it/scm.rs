@@ -236,6 +236,17 @@ impl Scm for Service {
         not_played()
     }
 
+    async fn get_space(&self, _: Request<GetSpaceRequest>) -> Result<Response<SpaceStatus>, Status> {
+        not_played()
+    }
+
+    async fn explain_space(
+        &self,
+        _: Request<ExplainSpaceRequest>,
+    ) -> Result<Response<ContainerSpace>, Status> {
+        not_played()
+    }
+
     async fn get_racks(&self, _: Request<GetRacksRequest>) -> Result<Response<Racks>, Status> {
         not_played()
     }
@@ -316,6 +327,13 @@ impl Scm for Service {
         &self,
         _: Request<scm::OmHeartbeatRequest>,
     ) -> Result<Response<scm::OmHeartbeatResponse>, Status> {
+        not_played()
+    }
+
+    async fn discard_blocks(
+        &self,
+        _: Request<scm::DiscardBlocksRequest>,
+    ) -> Result<Response<scm::DiscardBlocksResponse>, Status> {
         not_played()
     }
 

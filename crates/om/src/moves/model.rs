@@ -1,9 +1,12 @@
 //! A bucket that moves between two groups, beside one that stays and is asked the same.
 
 use super::parts::Parts;
+use crate::blocks::{self, BlockKey, NAMED_PREFIX};
 use crate::ops::testing::{Namespace, commit_request, pieces};
 use crate::ops::*;
-use crate::tables::{BucketNumber, CONTENTS, REMEMBERED_PREFIX, Read, decode, left_since, record_key};
+use crate::tables::{
+    BucketNumber, CONTENTS, DELETED_PREFIX, REMEMBERED_PREFIX, Read, decode, left_since, record_key,
+};
 use bytes::Bytes;
 use planted::Bug;
 use proptest::prelude::*;
@@ -11,6 +14,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use proto::om::receive_rows_response::Outcome;
 use proto::om::*;
 use proto::{Code, Failure, RequestId};
+use std::collections::BTreeSet;
 
 const NUMBER: u64 = 7;
 const BUCKET: BucketNumber = BucketNumber(NUMBER);
@@ -377,7 +381,30 @@ impl World {
             self.sweep(group);
         });
         let rest = World::contents(&self.groups[1 - self.home]);
-        if rest.is_empty() { Ok(()) } else { Err(format!("{rest:?} is left")) }
+        if !rest.is_empty() {
+            return Err(format!("{rest:?} is left"));
+        }
+        self.groups.iter().try_for_each(check_named)
+    }
+}
+
+/// What names each block is said, and of what is said to name another one it is filed that it does so no more.
+fn check_named(group: &Namespace) -> Result<(), String> {
+    let keys = |pieces: &[BlockPiece], row: &[u8]| -> Vec<Vec<u8>> {
+        pieces.iter().map(|piece| BlockKey::of(piece).unwrap().named_key(row)).collect()
+    };
+    let rows = CONTENTS.iter().flat_map(|table| group.records(table));
+    let named = rows.flat_map(|(row, value)| keys(&blocks::pieces_of(&row, &value).unwrap(), &row));
+    let named: BTreeSet<Vec<u8>> = named.collect();
+    let filed = group.records(DELETED_PREFIX).into_iter().flat_map(|(key, value)| {
+        let record: DeletedPieces = decode(&key, &value).unwrap();
+        keys(&record.pieces, &record.row)
+    });
+    let filed: BTreeSet<Vec<u8>> = filed.collect();
+    let said: BTreeSet<Vec<u8>> = group.records(NAMED_PREFIX).into_iter().map(|(key, _)| key).collect();
+    match said.is_superset(&named) && said.iter().all(|key| named.contains(key) || filed.contains(key)) {
+        true => Ok(()),
+        false => Err(format!("{named:?} name blocks, {filed:?} did, and said is {said:?}")),
     }
 }
 

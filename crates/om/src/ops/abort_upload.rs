@@ -1,6 +1,7 @@
 //! Ends an upload without an object.
 
 use super::{Apply, Fresh, Operation, wire};
+use crate::blocks;
 use crate::rules::check_volume;
 use crate::tables::{BucketNumber, Refusal, decode, parts_prefix, upload_existing, upload_key};
 use proto::Failure;
@@ -24,12 +25,12 @@ impl Operation for AbortUpload {
         let bucket = apply.bucket(&volume, &bucket)?;
         upload_existing(apply.tables, bucket, &key, &upload)?;
         let parts = take_parts(apply, bucket, &key, &upload)?;
-        apply.delete_pieces(parts.into_iter().flat_map(|part| part.pieces).collect());
+        apply.delete_pieces(&[], parts.into_iter().flat_map(|part| part.pieces).collect());
         Ok(AbortUploadResponse {})
     }
 }
 
-/// Removes an upload with its parts (at most 10 000) and returns these, in order.
+/// Removes an upload with its parts (at most 10 000) and returns these, in order. Nothing names their blocks then.
 pub(super) fn take_parts(
     apply: &mut Apply<'_, '_>,
     bucket: BucketNumber,
@@ -39,8 +40,10 @@ pub(super) fn take_parts(
     let records: Vec<_> = apply.tables.scan(&parts_prefix(bucket, upload)).collect::<anyhow::Result<_>>()?;
     let mut parts = Vec::with_capacity(records.len());
     for (table_key, value) in records {
-        parts.push(decode(&table_key, &value)?);
+        let part: Part = decode(&table_key, &value)?;
+        blocks::unname(apply.tables, &table_key, &part.pieces);
         apply.tables.delete(table_key);
+        parts.push(part);
     }
     apply.tables.delete(upload_key(bucket, key, upload));
     Ok(parts)

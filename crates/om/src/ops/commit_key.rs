@@ -2,6 +2,7 @@
 
 use super::changed_bucket::ChangedBucket;
 use super::{Apply, Fresh, Operation, precondition, wire};
+use crate::blocks;
 use crate::rules::{check_attributes, check_etag, check_key, check_pieces, check_volume};
 use crate::tables::{Read, Refusal, key_key};
 use prost::Message;
@@ -33,13 +34,15 @@ impl Operation for CommitKey {
         let table_key = key_key(bucket.number(), &key.key);
         let existing: Option<Key> = apply.tables.message(&table_key)?;
         precondition::check(command.precondition.as_ref(), &key.key, existing.as_ref())?;
+        apply.check_takes(&key.pieces)?;
 
         key.modified_ms = apply.now_ms;
-        apply.tables.put(table_key, key.encode_to_vec());
+        blocks::name(apply.tables, &table_key, &key.pieces);
+        apply.tables.put(table_key.clone(), key.encode_to_vec());
         bucket.count(existing.as_ref(), Some(&key));
         bucket.put(apply.tables);
         if let Some(existing) = existing {
-            apply.delete_replaced(existing.pieces, &key.pieces);
+            apply.delete_replaced(&table_key, existing.pieces, &key.pieces);
         }
         Ok(CommitKeyResponse { modified_ms: apply.now_ms })
     }

@@ -1,6 +1,7 @@
 //! Adds a part to an upload, or replaces it: the last one with a number counts.
 
 use super::{Apply, Fresh, Operation, wire};
+use crate::blocks;
 use crate::rules::{PARTS_MAX, check_key, check_pieces, check_volume, part_md5};
 use crate::tables::{Read, Refusal, part_key, upload_existing};
 use prost::Message;
@@ -33,10 +34,12 @@ impl Operation for CommitPart {
         let part = command.part.ok_or_else(|| Failure::invalid("the command has no part"))?;
         let table_key = part_key(bucket, &command.upload, part.number);
         let replaced: Option<Part> = apply.tables.message(&table_key)?;
+        apply.check_takes(&part.pieces)?;
         let part = Part { modified_ms: apply.now_ms, ..part };
-        apply.tables.put(table_key, part.encode_to_vec());
+        blocks::name(apply.tables, &table_key, &part.pieces);
+        apply.tables.put(table_key.clone(), part.encode_to_vec());
         if let Some(replaced) = replaced {
-            apply.delete_replaced(replaced.pieces, &part.pieces);
+            apply.delete_replaced(&table_key, replaced.pieces, &part.pieces);
         }
         Ok(CommitPartResponse { modified_ms: apply.now_ms })
     }

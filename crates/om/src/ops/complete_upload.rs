@@ -3,6 +3,7 @@
 use super::abort_upload::take_parts;
 use super::changed_bucket::ChangedBucket;
 use super::{Apply, Fresh, Operation, precondition, wire};
+use crate::blocks;
 use crate::rules::{PART_BYTES_MIN, PARTS_MAX, check_key, check_volume, part_md5};
 use crate::tables::{Read, Refusal, key_key, upload_existing};
 use md5::{Digest, Md5};
@@ -53,12 +54,13 @@ impl Operation for CompleteUpload {
             pieces: parts.into_iter().flat_map(|part| part.pieces).collect(),
             upload: command.upload,
         };
-        apply.tables.put(table_key, key.encode_to_vec());
+        blocks::name(apply.tables, &table_key, &key.pieces);
+        apply.tables.put(table_key.clone(), key.encode_to_vec());
         changed.count(existing.as_ref(), Some(&key));
         changed.put(apply.tables);
         let unused = unused.into_iter().flat_map(|part| part.pieces);
         let replaced = unused.chain(existing.into_iter().flat_map(|existing| existing.pieces));
-        apply.delete_replaced(replaced.collect(), &key.pieces);
+        apply.delete_replaced(&table_key, replaced.collect(), &key.pieces);
         // The answer is remembered, so it is without what is long.
         let key = Key { pieces: Vec::new(), part_sizes: Vec::new(), ..key };
         Ok(CompleteUploadResponse { key: Some(key) })

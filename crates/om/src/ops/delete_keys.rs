@@ -41,8 +41,8 @@ impl Operation for DeleteKeys {
             existed.push(existing.is_some());
             bucket.count(existing.as_ref(), None);
             if let Some(existing) = existing {
+                apply.delete_pieces(&table_key, existing.pieces);
                 apply.tables.delete(table_key);
-                apply.delete_pieces(existing.pieces);
             }
         }
         bucket.put(apply.tables);

@@ -15,6 +15,8 @@ mod delete_bucket;
 mod delete_keys;
 mod end_receiving;
 mod end_sending;
+mod filing;
+mod forget_blocks;
 mod founded;
 mod hold_bucket;
 mod move_bucket;
@@ -25,7 +27,9 @@ mod requests;
 mod send_bucket;
 mod settle_bucket;
 mod settle_move;
+mod sort_deleted;
 mod sweep_rows;
+mod walk_dropped;
 
 pub(crate) use abort_upload::AbortUpload;
 pub(crate) use commit_key::CommitKey;
@@ -38,6 +42,8 @@ pub(crate) use delete_bucket::not_empty;
 pub(crate) use delete_keys::DeleteKeys;
 pub(crate) use end_receiving::EndReceiving;
 pub(crate) use end_sending::EndSending;
+pub(crate) use filing::Filed;
+pub(crate) use forget_blocks::ForgetBlocks;
 pub(crate) use founded::Founded;
 pub(crate) use hold_bucket::HoldBucket;
 pub(crate) use move_bucket::MoveBucket;
@@ -47,22 +53,20 @@ pub(crate) use requests::{REMEMBERED, Remembered, about};
 pub(crate) use send_bucket::{BeginRun, FreezeBucket, SendBucket};
 pub(crate) use settle_bucket::{SettleBucket, settle_id};
 pub(crate) use settle_move::{MoveEnded, SettleMove};
+pub(crate) use sort_deleted::SortDeleted;
 pub(crate) use sweep_rows::SweepRows;
+pub(crate) use walk_dropped::WalkDropped;
 
 use crate::overlay::Overlay;
 use crate::rules::COMMAND_BYTES_MAX;
-use crate::tables::{BucketNamed, BucketNumber, InGroup, Refusal, bucket_record, deleted_key, left_key};
+use crate::tables::{BucketNamed, BucketNumber, InGroup, Refusal, bucket_record, left_key};
 use bytes::Bytes;
 use md5::{Digest, Md5};
 use planted::Bug;
 use prost::Message;
-use proto::om::{
-    BlockPiece, BucketPlace, BucketRecord, DeletedPieces, OmCommand, OmReply, RememberedRequests, om_command,
-    om_reply,
-};
+use proto::om::{BucketPlace, BucketRecord, OmCommand, OmReply, RememberedRequests, om_command, om_reply};
 use proto::{Code, Failure, RequestId};
 use requests::{Request, Requests};
-use std::collections::HashSet;
 
 /// One kind of command, from request to response.
 pub(crate) trait Operation {
@@ -132,7 +136,7 @@ pub(crate) fn prepare<O: Operation>(
     let command = Some(O::into_log(O::prepare(request, fresh)?));
     let BucketPlace { number: bucket, epoch, .. } = place.unwrap_or_default();
     let (now_ms, request_id) = (fresh.now_ms, proto::uuid_bytes(id.0));
-    Ok(OmCommand { now_ms, request_id, request_digest, bucket, epoch, command })
+    Ok(OmCommand { now_ms, request_id, request_digest, bucket, epoch, rules: filing::RULES, command })
 }
 
 /// The response to a command, out of its reply.
@@ -156,20 +160,22 @@ pub(crate) struct Apply<'a, 'db> {
     about: u64,
     /// Requests of another group that the command brings along.
     brought: Vec<RememberedRequests>,
-    /// Records of deleted pieces that this entry has filed.
-    filed: &'a mut u32,
+    /// What this entry has filed.
+    filed: &'a mut Filed,
+    /// How it goes about blocks.
+    rules: u32,
 }
 
 impl<'a, 'db> Apply<'a, 'db> {
     pub(crate) fn new(
         tables: &'a mut Overlay<'db>,
         index: u64,
-        filed: &'a mut u32,
-        now_ms: u64,
-        place: Option<InGroup>,
+        filed: &'a mut Filed,
+        command: &OmCommand,
     ) -> Apply<'a, 'db> {
-        let about = place.map_or(0, |place| place.number.0);
-        Apply { tables, index, now_ms, place, about, brought: Vec::new(), filed }
+        let OmCommand { now_ms, bucket: about, epoch, rules, .. } = *command;
+        let place = (about != 0).then_some(InGroup { number: BucketNumber(about), epoch });
+        Apply { tables, index, now_ms, place, about, brought: Vec::new(), filed, rules }
     }
 
     /// The bucket that the command is about, and whose contents it may change: every command that does asks here.
@@ -191,23 +197,6 @@ impl<'a, 'db> Apply<'a, 'db> {
     pub(crate) fn leave(&mut self, bucket: BucketNumber) {
         self.tables.put(left_key(bucket), self.index.to_le_bytes().to_vec());
     }
-
-    /// Files what `replaced` has and `by` does not: a key may be written again over its own blocks, with
-    /// other attributes or because its writer repeats itself. Blocks that both refer to stay whole.
-    pub(crate) fn delete_replaced(&mut self, replaced: Vec<BlockPiece>, by: &[BlockPiece]) {
-        let kept: HashSet<_> = by.iter().map(|piece| &piece.block).collect();
-        self.delete_pieces(replaced.into_iter().filter(|piece| !kept.contains(&piece.block)).collect());
-    }
-
-    /// Files pieces that no key refers to any more, for reclamation.
-    pub(crate) fn delete_pieces(&mut self, pieces: Vec<BlockPiece>) {
-        if pieces.is_empty() {
-            return;
-        }
-        let record = DeletedPieces { pieces, deleted_ms: self.now_ms };
-        self.tables.put(deleted_key(self.index, *self.filed), record.encode_to_vec());
-        *self.filed += 1;
-    }
 }
 
 /// Carries out the commands of an entry in their order, each unless its request was answered before. A refused one
@@ -220,11 +209,12 @@ pub(crate) fn apply(
 ) -> anyhow::Result<Vec<OmReply>> {
     let now_ms = commands.first().map_or(0, |command| command.now_ms);
     let mut requests = Requests::begin(tables, remembered, now_ms)?;
-    let (mut filed, mut replies) = (0, Vec::with_capacity(commands.len()));
+    let (mut filed, mut replies) = (Filed::default(), Vec::with_capacity(commands.len()));
     for command in commands {
         replies.push(apply_one(tables, &mut requests, index, &mut filed, command)?);
     }
     requests.end(tables);
+    filed.end(tables)?;
     Ok(replies)
 }
 
@@ -232,36 +222,40 @@ fn apply_one(
     tables: &mut Overlay<'_>,
     requests: &mut Requests<'_>,
     index: u64,
-    filed: &mut u32,
-    command: OmCommand,
+    filed: &mut Filed,
+    mut command: OmCommand,
 ) -> anyhow::Result<OmReply> {
-    let OmCommand { now_ms, request_id, request_digest, bucket, epoch, command } = command;
-    let place = (bucket != 0).then_some(InGroup { number: BucketNumber(bucket), epoch });
-    let what =
-        command.ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
-    let request = Request { id: request_id, digest: request_digest };
+    let now_ms = command.now_ms;
+    let pieces = filing::brought(&command);
+    let what = command
+        .command
+        .take()
+        .ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
+    let request = Request { id: command.request_id.clone(), digest: command.request_digest.clone() };
     if let Some(answer) = requests.answered(tables, &request, &what)? {
         return Ok(answer);
     }
     if let Some(full) = requests.full() {
         return Ok(full);
     }
-    let (result, about, brought) = {
-        let mut apply = Apply::new(tables, index, filed, now_ms, place);
-        let result = apply_what(&mut apply, what);
-        (result, apply.about, apply.brought)
-    };
+    let filed_before = *filed;
+    let mut apply = Apply::new(tables, index, filed, &command);
+    let result = apply_what(&mut apply, what);
+    let (about, brought) = (apply.about, std::mem::take(&mut apply.brought));
+    if result.is_err() {
+        apply.tables.undo_command();
+        *apply.filed = filed_before;
+    }
     let result = match result {
         Ok(result) => {
             brought.into_iter().for_each(|brought| requests.take_over(brought));
             result
         }
         Err(Refusal::Failure(failure)) => {
-            tables.undo_command();
+            apply.delete_refused(pieces)?;
             om_reply::Result::Error(failure.into())
         }
         Err(Refusal::Passing(failure)) => {
-            tables.undo_command();
             return Ok(OmReply { result: Some(om_reply::Result::Error(failure.into())) });
         }
         Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
@@ -296,6 +290,9 @@ fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om
         om_command::Command::ReceiveRows(command) => run::<ReceiveRows>(apply, command),
         om_command::Command::EndReceiving(command) => run::<EndReceiving>(apply, command),
         om_command::Command::SweepRows(command) => run::<SweepRows>(apply, command),
+        om_command::Command::SortDeleted(command) => run::<SortDeleted>(apply, command),
+        om_command::Command::ForgetBlocks(command) => run::<ForgetBlocks>(apply, command),
+        om_command::Command::WalkDropped(command) => run::<WalkDropped>(apply, command),
     }
 }
 

@@ -5,12 +5,14 @@
 //! when all that came before it is deleted.
 
 use super::{Apply, Fresh, Operation, wire};
+use crate::blocks;
+use crate::overlay::Overlay;
 use crate::tables::{BucketNumber, Read, Refusal, contents, incoming_key, left_since, let_go, record_key};
 use planted::Bug;
 use prost::Message;
 use proto::Failure;
 use proto::om::receive_rows_response::Outcome;
-use proto::om::{BucketMove, IncomingBucket, ReceiveRowsRequest, ReceiveRowsResponse};
+use proto::om::{BucketMove, IncomingBucket, MovedRow, ReceiveRowsRequest, ReceiveRowsResponse};
 use std::cmp::Ordering;
 
 pub(crate) struct ReceiveRows;
@@ -30,10 +32,14 @@ impl Operation for ReceiveRows {
         }
         let tables = contents(BucketNumber(number));
         let is_row = |key: &[u8]| tables.iter().any(|table| key.starts_with(table));
-        match request.rows.iter().all(|row| is_row(&row.key)) {
-            true => Ok(request),
-            false => Err(Failure::invalid("a row is of another bucket")),
+        if !request.rows.iter().all(|row| is_row(&row.key)) {
+            return Err(Failure::invalid("a row is of another bucket"));
         }
+        for row in &request.rows {
+            let pieces = blocks::pieces_of(&row.key, row.value.as_deref().unwrap_or_default());
+            pieces.map_err(|error| Failure::invalid(format!("{error:#}")))?;
+        }
+        Ok(request)
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: ReceiveRowsRequest) -> Result<ReceiveRowsResponse, Refusal> {
@@ -52,12 +58,7 @@ impl Operation for ReceiveRows {
             let why = format!("part {} of run {} comes after {}", command.seq, command.run, incoming.seq);
             return Err(Failure::invalid(why).into());
         }
-        for row in command.rows {
-            match row.value {
-                Some(value) => apply.tables.put(row.key.into(), value.into()),
-                None => apply.tables.delete(row.key.into()),
-            }
-        }
+        command.rows.into_iter().try_for_each(|row| take(apply.tables, row))?;
         (incoming.seq, incoming.record) = (command.seq, command.record);
         apply.tables.put(incoming_key(number), incoming.encode_to_vec());
         if !planted::has(Bug::RequestsLeftBehind) {
@@ -65,6 +66,20 @@ impl Operation for ReceiveRows {
         }
         answer(Outcome::Taken)
     }
+}
+
+/// What the row of before named is the bucket's all the same, where that is.
+fn take(tables: &mut Overlay<'_>, row: MovedRow) -> anyhow::Result<()> {
+    let before = blocks::pieces_in(tables, &row.key)?;
+    blocks::unname(tables, &row.key, &before);
+    match row.value {
+        Some(value) => {
+            blocks::name(tables, &row.key, &blocks::pieces_of(&row.key, &value)?);
+            tables.put(row.key.into(), value.into());
+        }
+        None => tables.delete(row.key.into()),
+    }
+    Ok(())
 }
 
 /// What has come by this run, which may begin with that; `None`: the run is over, or what it sends is here.
@@ -95,16 +110,17 @@ fn answer(outcome: Outcome) -> Result<ReceiveRowsResponse, Refusal> {
 mod tests {
     use super::*;
     use crate::ops::SweepRows;
-    use crate::ops::testing::Namespace;
+    use crate::ops::testing::{Namespace, pieces};
     use crate::tables::key_key;
     use proto::Code;
-    use proto::om::{MovedRow, SweepRowsCommand};
+    use proto::om::{Key, SweepRowsCommand};
 
     const BUCKET: BucketNumber = BucketNumber(7);
 
     /// A part with one row.
     fn part(attempt: u64, run: u64, seq: u64, key: &str) -> ReceiveRowsRequest {
-        let row = MovedRow { key: key_key(BUCKET, key.as_bytes()).into(), value: Some("value".into()) };
+        let value = Key { pieces: pieces(3, 10), ..Key::default() }.encode_to_vec();
+        let row = MovedRow { key: key_key(BUCKET, key.as_bytes()).into(), value: Some(value.into()) };
         let moved = Some(BucketMove { number: BUCKET.0, attempt, from: 1, to: 2 });
         ReceiveRowsRequest { moved, run, seq, rows: vec![row], ..ReceiveRowsRequest::default() }
     }
@@ -131,11 +147,12 @@ mod tests {
             assert_eq!(take(&mut group, part(1, 1, 3, "d")), Outcome::Over);
             assert_eq!(group.records(b"k").len(), before);
             sweep(&mut group);
-            assert_eq!(group.records(b"k"), []);
+            assert_eq!((group.records(b"k"), group.records(b"l")), (vec![], vec![]));
             assert_eq!(take(&mut group, part(1, 1, 3, "d")), Outcome::Over);
             assert_eq!(take(&mut group, part(attempt, run, 1, "c")), Outcome::Taken);
         }
-        assert_eq!(group.records(b"k").len(), 1);
+        assert_eq!((group.records(b"k").len(), group.records(b"l").len()), (1, 1));
+        assert_eq!(group.records(b"d"), [], "nothing of it is to go");
     }
 
     /// Of a leader that is none any more: what it swept has come again since.
@@ -162,6 +179,7 @@ mod tests {
         take(&mut group, part(1, 1, 1, "a"));
         let of_another = MovedRow { key: key_key(BucketNumber(8), b"a").into(), value: None };
         let no_row = MovedRow { key: "c".into(), value: None };
+        let no_key = MovedRow { key: key_key(BUCKET, b"a").into(), value: Some("value".into()) };
         for refused in [
             part(1, 1, 3, "b"),
             part(1, 0, 2, "b"),
@@ -169,6 +187,7 @@ mod tests {
             ReceiveRowsRequest { moved: None, ..part(1, 1, 2, "b") },
             ReceiveRowsRequest { rows: vec![of_another], ..part(1, 1, 2, "b") },
             ReceiveRowsRequest { rows: vec![no_row], ..part(1, 1, 2, "b") },
+            ReceiveRowsRequest { rows: vec![no_key], ..part(1, 1, 2, "b") },
         ] {
             group.check_refused::<ReceiveRows>(refused, Code::Invalid);
         }

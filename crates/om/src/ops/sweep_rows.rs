@@ -1,6 +1,7 @@
 //! Deletes some of the rows that a bucket has left here: it is in another group, or did not come.
 
 use super::{Apply, Fresh, Operation, wire};
+use crate::blocks;
 use crate::tables::{BucketNumber, Read, Refusal, contents, left_key, left_since, record_key};
 use bytes::Bytes;
 use proto::Failure;
@@ -33,14 +34,18 @@ impl Operation for SweepRows {
         for table in contents(number) {
             let left = ROWS_AT_ONCE - rows.len();
             let scan = apply.tables.scan_after(&table, &command.after).take(left);
-            rows.extend(scan.map(|row| row.map(|(key, _)| key)).collect::<anyhow::Result<Vec<_>>>()?);
+            rows.extend(scan.collect::<anyhow::Result<Vec<_>>>()?);
         }
         let is_done = rows.len() < ROWS_AT_ONCE;
         if is_done {
             apply.tables.delete(left_key(number));
         }
-        let last = rows.last().cloned().map(Bytes::from).unwrap_or_default();
-        rows.into_iter().for_each(|row| apply.tables.delete(row));
+        let last = rows.last().map(|(row, _)| Bytes::copy_from_slice(row)).unwrap_or_default();
+        for (row, value) in rows {
+            // The blocks are the bucket's, wherever that is.
+            blocks::unname(apply.tables, &row, &blocks::pieces_of(&row, &value)?);
+            apply.tables.delete(row);
+        }
         Ok(SweepRowsReply { last, is_done })
     }
 }

@@ -1,13 +1,14 @@
 //! A namespace over a real database, without a log: commands are prepared and applied one after another.
 
 use super::*;
+use crate::blocks::{BlockKey, UNUSED_PREFIX};
 use crate::rules::VOLUME;
-use crate::tables::{Read, bucket_number};
+use crate::tables::{Read, UNUSED_TOTALS_KEY, bucket_number};
 use crate::taps::Taps;
 use bytes::Bytes;
 use proto::Code;
 use proto::datanode::BlockName;
-use proto::om::{CommitKeyRequest, CreateBucketRequest, Key};
+use proto::om::{BlockPiece, CommitKeyRequest, CreateBucketRequest, DeletedPieces, Key, UnusedTotals};
 use statedb::Db;
 use std::sync::Arc;
 
@@ -88,14 +89,19 @@ impl Namespace {
         replies.into_iter().next().unwrap().result.unwrap()
     }
 
-    /// Runs a request that must be refused and change nothing but what is remembered of requests.
+    /// Runs a request that must be refused and change nothing but what is remembered of requests, and that what it brings
+    /// is filed.
     pub(crate) fn check_refused<O: Operation>(&mut self, request: O::Request, code: Code) {
-        let before = self.names();
+        let is_filed = |key: &[u8]| matches!(key.first(), Some(b'd' | b'h'));
+        let but_filed = |namespace: &Namespace| {
+            namespace.names().into_iter().filter(|(key, _)| !is_filed(key)).collect::<Vec<_>>()
+        };
+        let before = but_filed(self);
         match self.run::<O>(request) {
             Ok(_) => panic!("expected {code:?}, but it was done"),
             Err(failure) => assert_eq!(failure.code, code, "{failure}"),
         }
-        assert_eq!(self.names(), before, "a refused command changed the tables");
+        assert_eq!(but_filed(self), before, "a refused command changed the tables");
     }
 
     /// All records but those that remember requests.
@@ -121,7 +127,21 @@ impl Namespace {
         bucket_number(&self.db, BucketNamed { place: self.place.map(InGroup::from), volume: VOLUME, bucket })
     }
 
-    /// The containers of all pieces waiting for reclamation, in order.
+    /// How much is filed, after a look at all of it.
+    pub(crate) fn totals(&self) -> UnusedTotals {
+        let totals: UnusedTotals = self.db.message(UNUSED_TOTALS_KEY).unwrap().unwrap_or_default();
+        let counted = crate::upgrade::count_filed(&self.db).unwrap();
+        assert_eq!(totals, UnusedTotals { still_named: totals.still_named, ..counted });
+        totals
+    }
+
+    /// The containers of all unused blocks, in order.
+    pub(crate) fn unused_containers(&self) -> Vec<u64> {
+        let rows = self.records(UNUSED_PREFIX).into_iter();
+        rows.map(|(key, _)| BlockKey::in_key(&key).unwrap().container()).collect()
+    }
+
+    /// The containers of all pieces that were deleted and are not sorted yet, in order.
     pub(crate) fn deleted_containers(&self) -> Vec<u64> {
         let records = self.records(b"d").into_iter();
         let pieces = records.flat_map(|(_, value)| DeletedPieces::decode(&value[..]).unwrap().pieces);

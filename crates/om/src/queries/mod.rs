@@ -1,5 +1,6 @@
 //! Queries only read the namespace; there is one per file.
 
+mod container_keys;
 mod head_bucket;
 mod list_buckets;
 mod list_keys;
@@ -9,12 +10,14 @@ mod lookup_key;
 mod scan;
 mod stat_bucket;
 
+pub(crate) use container_keys::container_keys;
 pub(crate) use head_bucket::HeadBucket;
 pub(crate) use list_buckets::ListBuckets;
 pub(crate) use list_keys::ListKeys;
 pub(crate) use list_parts::ListParts;
 pub(crate) use list_uploads::ListUploads;
 pub(crate) use lookup_key::lookup_key;
+pub(crate) use scan::Scan;
 pub(crate) use stat_bucket::StatBucket;
 
 use crate::tables::{BucketNamed, InGroup, Refusal, bucket_record};

@@ -5,13 +5,13 @@ use statedb::Db;
 
 /// Walks the records whose keys start with a prefix, by steps and leaps, in one consistent view of the
 /// tables.
-pub(super) struct Scan<'a> {
+pub(crate) struct Scan<'a> {
     iterator: DBRawIterator<'a>,
 }
 
 impl<'a> Scan<'a> {
     /// Starts at the first record at or after `from`.
-    pub(super) fn new(db: &'a Db, prefix: &[u8], from: &[u8]) -> Scan<'a> {
+    pub(crate) fn new(db: &'a Db, prefix: &[u8], from: &[u8]) -> Scan<'a> {
         let mut options = ReadOptions::default();
         if let Some(end) = successor(prefix) {
             options.set_iterate_upper_bound(end);
@@ -22,7 +22,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The record here; `None` after the last.
-    pub(super) fn record(&self) -> anyhow::Result<Option<(&[u8], &[u8])>> {
+    pub(crate) fn record(&self) -> anyhow::Result<Option<(&[u8], &[u8])>> {
         if let Some(record) = self.iterator.item() {
             return Ok(Some(record));
         }
@@ -30,12 +30,12 @@ impl<'a> Scan<'a> {
         Ok(None)
     }
 
-    pub(super) fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.iterator.next();
     }
 
     /// Goes on at the first record at or after `to`, which is after this one.
-    pub(super) fn leap(&mut self, to: &[u8]) {
+    pub(crate) fn leap(&mut self, to: &[u8]) {
         self.iterator.seek(to);
     }
 }

@@ -93,6 +93,7 @@ fn finds(bug: Bug) {
 
 const CANNOT_BE: &str = "has a history that cannot be";
 const IS_TWICE: &str = "is at once in";
+const DELETED: &str = "what is deleted";
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
@@ -631,7 +632,7 @@ impl Places {
             let (place, pieces) = match key[0] {
                 b'k' => ("a key", Key::decode(&value[..]).unwrap().pieces),
                 b'p' => ("an upload", Part::decode(&value[..]).unwrap().pieces),
-                b'd' => ("what is deleted", DeletedPieces::decode(&value[..]).unwrap().pieces),
+                b'd' => (DELETED, DeletedPieces::decode(&value[..]).unwrap().pieces),
                 b'u' => {
                     places.uploads.push(Upload::decode(&value[..]).unwrap().upload);
                     continue;
@@ -657,9 +658,14 @@ impl Places {
                 }
                 (Op::CreateUpload { .. }, None) => unknown += 1,
                 (Op::Put { write, .. } | Op::CommitPart { write, .. }, Some(answer)) => {
-                    let is_there = self.writes.contains_key(write);
-                    if is_there != (*answer == Answer::Done) {
-                        wrong.push(format!("{call:?}, and that it is in the tables is {is_there}"));
+                    // What a refused one has brought is filed.
+                    let places = self.writes.get(write).map_or(&[][..], Vec::as_slice);
+                    let is_right = match answer {
+                        Answer::Done => !places.is_empty(),
+                        _ => places == [DELETED],
+                    };
+                    if !is_right {
+                        wrong.push(format!("{call:?}, and it is in the tables in {places:?}"));
                     }
                 }
                 _ => {}

@@ -10,3 +10,4 @@ mod restart;
 mod scripted_scm;
 mod server;
 mod strangers;
+mod unused;

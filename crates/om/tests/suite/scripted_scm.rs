@@ -52,6 +52,10 @@ pub(crate) struct Record {
     pub(crate) beats: u64,
     /// Groups that it tells of besides its own.
     pub(crate) other_groups: Vec<OmGroupView>,
+    /// What it says of containers of which it is asked to discard blocks; of all others: that they are gone.
+    pub(crate) discards: BTreeMap<u64, DiscardState>,
+    /// All blocks that it was asked to discard, by container and local.
+    pub(crate) discarded: BTreeSet<(u64, u64)>,
 }
 
 impl Record {
@@ -111,6 +115,17 @@ impl Record {
         });
         self.oms.insert(om, (uuid.to_vec(), address));
         om
+    }
+
+    fn discard(&mut self, request: DiscardBlocksRequest) -> DiscardBlocksResponse {
+        let blocks = request.containers.iter().flat_map(|unused| &unused.blocks);
+        self.discarded.extend(blocks.map(|block| (block.container, block.local)));
+        let progress = |unused: &UnusedBlocks| {
+            assert!(unused.blocks.iter().all(|block| block.container == unused.container), "{unused:?}");
+            let state = self.discards.get(&unused.container).copied().unwrap_or(DiscardState::DiscardGone);
+            DiscardProgress { container: unused.container, state: state.into(), ..DiscardProgress::default() }
+        };
+        DiscardBlocksResponse { containers: request.containers.iter().map(progress).collect() }
     }
 
     fn beat(&mut self, om: u64, reports: Vec<OmReplicaReport>) -> OmHeartbeatResponse {
@@ -192,6 +207,8 @@ impl ScriptedScm {
             orders_gone: BTreeSet::new(),
             beats: 0,
             other_groups: Vec::new(),
+            discards: BTreeMap::new(),
+            discarded: BTreeSet::new(),
         };
         let service = Service(Arc::new(Mutex::new(record)));
         let routes = tonic::transport::Server::builder().add_service(ScmServer::new(service.clone()));
@@ -251,6 +268,13 @@ macro_rules! scm {
                 Ok(Response::new(self.0.lock().unwrap().beat(om, replicas)))
             }
 
+            async fn discard_blocks(
+                &self,
+                request: Request<DiscardBlocksRequest>,
+            ) -> Result<Response<DiscardBlocksResponse>, Status> {
+                Ok(Response::new(self.0.lock().unwrap().discard(request.into_inner())))
+            }
+
             async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
                 let views = futures::stream::unfold((self.clone(), None), |(service, told)| async move {
                     loop {
@@ -293,6 +317,8 @@ scm! {
     create_om_group, CreateOmGroupRequest => CreateOmGroupResponse;
     get_cluster_status, GetClusterStatusRequest => ClusterStatus;
     set_switches, SetSwitchesRequest => ClusterStatus;
+    get_space, GetSpaceRequest => SpaceStatus;
+    explain_space, ExplainSpaceRequest => ContainerSpace;
     get_racks, GetRacksRequest => Racks;
     set_racks, SetRacksRequest => Racks;
     introduce, IntroduceRequest => IntroduceResponse;

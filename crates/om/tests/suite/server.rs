@@ -66,8 +66,13 @@ impl Server {
         Server { _scm: Some(scm), ..server }
     }
 
-    /// An OM that has begun to run, and may not serve yet.
+    /// An OM that has begun to run, and may not serve yet. Nothing that is deleted goes.
     pub(crate) async fn open_at(dir: &Path, at: &str, scm: &str) -> Server {
+        Server::open_with(dir, at, scm, OmOptions::default().reclaim_after).await
+    }
+
+    /// The same, with what is deleted given up after some time.
+    pub(crate) async fn open_with(dir: &Path, at: &str, scm: &str, reclaim_after: Duration) -> Server {
         let disk = Arc::new(open_disk(dir).await);
         let space = LogSpace::new(disk.clone(), log_options());
         let addresses = AddressBook::default();
@@ -81,6 +86,7 @@ impl Server {
             scm: scm.to_owned(),
             heartbeat: Duration::from_millis(100),
             snapshots,
+            reclaim_after,
             ..OmOptions::default()
         };
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::at_ms(NOW_MS));

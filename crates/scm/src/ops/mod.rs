@@ -12,6 +12,7 @@ pub(crate) mod close_containers;
 mod close_pipeline;
 mod create_om_group;
 mod create_pipeline;
+pub(crate) mod delete_containers;
 mod end_pipeline;
 mod found_om_group;
 mod give_up_om_group;
@@ -44,6 +45,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::NoteLostLog(command) => note_lost_log::apply(tables, command),
         Command::EndPipeline(command) => end_pipeline::apply(tables, command),
         Command::CloseContainers(command) => close_containers::apply(tables, command),
+        Command::DeleteContainers(command) => delete_containers::apply(tables, command),
         Command::SetNodeDuty(command) => set_node_duty::apply(tables, command),
         Command::SetRacks(command) => set_racks::apply(tables, command),
         Command::SetSwitches(command) => set_switches::apply(tables, command),

@@ -18,8 +18,11 @@ mod tests {
     #[test]
     fn switches_stay_as_they_were_set() {
         let mut tables = Tables::default();
-        assert_eq!(tables.switches(), Switches { replication: true, balancer: false, leave_safe_mode: true });
-        let switches = Switches { replication: false, balancer: true, leave_safe_mode: false };
+        let (leave_safe_mode, reclaim_stopped) = (true, false);
+        let at_first = Switches { replication: true, balancer: false, leave_safe_mode, reclaim_stopped };
+        assert_eq!(tables.switches(), at_first);
+        let (leave_safe_mode, reclaim_stopped) = (false, true);
+        let switches = Switches { replication: false, balancer: true, leave_safe_mode, reclaim_stopped };
         run(&mut tables, Command::SetSwitches(SetSwitchesCommand { switches: Some(switches) }));
         assert_eq!(tables.switches(), switches);
         assert_ne!(run(&mut tables, Command::SetSwitches(SetSwitchesCommand { switches: None })).refused, "");

@@ -15,6 +15,7 @@ pub(crate) use planner::{
 };
 pub(crate) use tasks::{Copies, Order, Tasks};
 
+use crate::discards::Discards;
 use crate::member_view::MemberView;
 use crate::nodes::Nodes;
 use crate::options::ScmOptions;
@@ -30,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{ContainerId, NodeId, PipelineId};
+use types::{ContainerId, NodeId, PipelineId, Term};
 
 /// Containers of one look: about five milliseconds. A million is gone through in less than a minute.
 pub(crate) const SLICE: usize = 5_000;
@@ -49,9 +50,9 @@ const COMES_WITHIN: Duration = Duration::from_secs(30);
 const DELETION_ENDS_AFTER: Duration = Duration::from_secs(60);
 
 /// The leader's knowledge of containers beyond tables and reports.
-#[derive(Default)]
 pub(crate) struct Replication {
     pub(crate) tasks: Tasks,
+    pub(crate) discards: Discards,
     /// The troubles of containers when they were last looked at.
     pub(crate) troubles: BTreeMap<ContainerId, Vec<ContainerTrouble>>,
     /// Containers that lack replicas of which not all are being copied, with what they wait for.
@@ -65,6 +66,14 @@ pub(crate) struct Replication {
     /// The container at which the next slice begins.
     cursor: ContainerId,
     pub(crate) rolls: Rolls,
+}
+
+impl Replication {
+    pub(crate) fn new(term: Term) -> Replication {
+        let (tasks, troubles, waits, lacking, ahead, coming, cursor, rolls) = Default::default();
+        let discards = Discards::new(term);
+        Replication { tasks, discards, troubles, waits, lacking, ahead, coming, cursor, rolls }
+    }
 }
 
 /// Notes silent nodes at whose address another one speaks.
@@ -99,6 +108,12 @@ impl Replication {
         for container in changed.into_iter().chain(slice) {
             self.look_at(container, world, &limits, &mut copies);
         }
+        for container in self.discards.plan(world, &self.tasks, options) {
+            tracing::info!(%container, "an open container is closed, so that what is dead in it can go");
+            if let Err(failure) = self.rolls.want(container, world) {
+                tracing::info!(%container, %failure, "it is not closed yet");
+            }
+        }
     }
 
     /// The next containers in the order of their numbers; after the last one it begins again.
@@ -130,6 +145,7 @@ impl Replication {
             return;
         };
         known.ahead_is_told = self.ahead_is_told(container, &known, limits);
+        self.discards.look(&known, world);
         let Findings { mut troubles, mut orders, wait } = examine(&known, limits, &self.tasks, copies);
         let is_told = troubles.contains(&ContainerTrouble::ContainerUnderReplicated);
         if self.is_late(container, &known, limits.now) && !is_told {

@@ -195,7 +195,9 @@ pub(crate) fn examine(
     let is_closed = container_state(known.record) == ContainerState::ContainerClosed;
     let orders = match container_state(known.record) {
         ContainerState::ContainerClosed => plan_closed(known, &sorted, limits, tasks, copies),
-        ContainerState::ContainerDeleted if known.pipeline_over => plan_deleted(known, limits, tasks),
+        ContainerState::ContainerDeleted if known.pipeline_over || known.record.emptied => {
+            plan_deleted(known, limits, tasks)
+        }
         _ => Vec::new(),
     };
     let targets: Vec<NodeId> =

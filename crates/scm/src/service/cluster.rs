@@ -95,10 +95,11 @@ pub(super) async fn set_switches(
     leader: &Leader,
     request: SetSwitchesRequest,
 ) -> Result<ClusterStatus, Failure> {
-    let SetSwitchesRequest { replication, balancer, safe_mode } = request;
+    let SetSwitchesRequest { replication, balancer, safe_mode, reclaim } = request;
     let mut switches = leader.tables.read(Tables::switches);
     switches.replication = replication.unwrap_or(switches.replication);
     switches.balancer = balancer.unwrap_or(switches.balancer);
+    switches.reclaim_stopped = reclaim.map_or(switches.reclaim_stopped, |reclaim| !reclaim);
     switches.leave_safe_mode = safe_mode.map_or(switches.leave_safe_mode, |enter| !enter);
     info!(?switches, "an operator sets switches");
     leader.propose(Command::SetSwitches(SetSwitchesCommand { switches: Some(switches) })).await?;

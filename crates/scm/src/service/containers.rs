@@ -132,7 +132,7 @@ fn matches(
         && (request.trouble() == ContainerTrouble::Unspecified || trouble())
 }
 
-fn info(
+pub(super) fn info(
     record: &ContainerRecord,
     tables: &Tables,
     nodes: &Nodes,

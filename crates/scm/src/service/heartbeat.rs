@@ -67,7 +67,10 @@ pub(crate) async fn heartbeat(
         nodes.describe(node, request.described);
         (places, nodes.report_containers(node, containers) || pipelines)
     });
-    leader.plan(|world, replication| replication.tasks.report(node, request.tasks, world.now));
+    leader.plan(|world, replication| {
+        replication.discards.report(node, &request.tasks, world.now);
+        replication.tasks.report(node, request.tasks, world.now);
+    });
     if places_changed {
         leader.note_places_changed();
     }
@@ -213,7 +216,7 @@ fn answer_tasks(world: &World<'_>, replication: &Replication, node: NodeId) -> V
     let told = replication.tasks.of(node).map(|asked| &asked.order);
     let told = told.filter(|order| may_move_data || !order.moves_data());
     let orders = told.map(|order| order.to_task(|node| view::address(world.tables, node)));
-    orders.chain(replication.rolls.of(node, world)).collect()
+    orders.chain(replication.rolls.of(node, world)).chain(replication.discards.of(node, world)).collect()
 }
 
 /// A pipeline that is over is still to be ended on a node that comes late: what it has counts only once SCM

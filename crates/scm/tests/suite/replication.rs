@@ -257,6 +257,7 @@ async fn a_new_leader_moves_nothing_until_it_knows_enough() {
         safe_mode: Some(safe_mode),
         balancer: Some(true),
         replication: None,
+        reclaim: None,
     };
     let held = server.client.set_switches(set(true)).await.unwrap().into_inner();
     assert!(held.safe_mode && held.switches.unwrap().balancer);

@@ -3,6 +3,8 @@ use crate::scenario::counts;
 counts!(
     events,
     blocks,
+    blocks_filed,
+    blocks_gone,
     chunks,
     chunks_repeated,
     reads,

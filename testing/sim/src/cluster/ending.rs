@@ -1,6 +1,7 @@
 //! The end of a run, and what must hold before anything is destroyed: everything acknowledged has three good
 //! copies.
 
+use super::deleter::unequal;
 use super::disks::quick_disk;
 use super::ledger::Written;
 use super::plan::machine_at;
@@ -122,7 +123,8 @@ impl Run {
     /// An operator wants all containers closed that have something in them.
     fn close_containers(&self) {
         let Some(view) = self.views.newest() else { return };
-        let written = self.ledger.containers();
+        let mut written = self.ledger.containers();
+        written.extend(self.ledger.filed().iter().map(|written| written.block.container));
         let is_open = |info: &&ContainerInfo| info.state() == ContainerState::ContainerOpen;
         for info in view.containers.iter().filter(is_open) {
             let container = info.container;
@@ -175,6 +177,11 @@ impl Run {
         });
         if let Some(open) = open {
             return Some(format!("container {} is {:?}", open.container, open.state()));
+        }
+        let is_decided = |info: &&ContainerInfo| !self.losses.excuse(info) && !self.waits_for_room(info);
+        let unequal = view.containers.iter().filter(is_decided).find_map(unequal);
+        if let Some(why) = unequal.or_else(|| self.waits_to_be_gone(&view)) {
+            return Some(why);
         }
         let mut leaving = view.datanodes.iter().filter(|info| info.duty() == NodeDuty::NodeDecommissioning);
         leaving.find_map(|node| self.stays_for(&view, node.node))
@@ -255,7 +262,7 @@ impl Run {
 
     /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room,
     /// too.
-    fn waits_for_room(&self, info: &ContainerInfo) -> bool {
+    pub(super) fn waits_for_room(&self, info: &ContainerInfo) -> bool {
         let good = good_replicas(info);
         let unmarked = info.replicas.iter().filter(|info| self.lacks_room_for_its_end(info)).count();
         let stands_full = |info: &ReplicaInfo| {

@@ -1,9 +1,14 @@
 use super::counts::Counts;
+use super::machine::OBJECT_CLIENTS_FROM;
+use super::writer::BLOCKS_EACH;
 use crate::world::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use types::{BlockName, ContainerId};
+
+/// Writers of this number and above write what objects name.
+const NAMED_FROM: u64 = OBJECT_CLIENTS_FROM;
 
 /// A ledger of what clients were acknowledged, and what went wrong. A cheap handle.
 #[derive(Clone)]
@@ -14,6 +19,8 @@ pub(super) struct Ledger {
 
 struct State {
     blocks: Vec<Written>,
+    /// Those that nobody names any more: they may be read, or not, until they are called gone.
+    filed: BTreeMap<BlockName, Written>,
     violation: Option<String>,
     counts: Counts,
     is_writing: bool,
@@ -34,6 +41,7 @@ impl Ledger {
     pub(super) fn new(trace: Trace) -> Ledger {
         let state = State {
             blocks: Vec::new(),
+            filed: BTreeMap::new(),
             violation: None,
             counts: Counts::default(),
             is_writing: true,
@@ -79,6 +87,44 @@ impl Ledger {
                 state.counts.blocks += 1;
                 state.blocks.push(written);
             }
+        }
+    }
+
+    /// Files a block that nobody writes to any more, or all such of its container.
+    pub(super) fn condemn(&self, is_whole: bool, pick: impl FnOnce(usize) -> usize) {
+        let state = &mut *self.lock();
+        if state.blocks.is_empty() {
+            return;
+        }
+        let meant = state.blocks[pick(state.blocks.len())];
+        let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+        for written in &state.blocks {
+            let last = last.entry(written.number / BLOCKS_EACH).or_default();
+            *last = written.number.max(*last);
+        }
+        let is_written = |written: &Written| written.number < last[&(written.number / BLOCKS_EACH)];
+        let is_named = |written: &Written| written.number / BLOCKS_EACH >= NAMED_FROM;
+        let goes = |written: &Written| {
+            let is_meant =
+                written.block == meant.block || is_whole && written.block.container == meant.block.container;
+            is_meant && is_written(written) && !is_named(written)
+        };
+        let (dead, live): (Vec<_>, Vec<_>) = state.blocks.iter().copied().partition(goes);
+        state.counts.blocks_filed += dead.len() as u64;
+        state.filed.extend(dead.into_iter().map(|written| (written.block, written)));
+        state.blocks = live;
+    }
+
+    pub(super) fn filed(&self) -> Vec<Written> {
+        self.lock().filed.values().copied().collect()
+    }
+
+    /// SCM says that these are gone.
+    pub(super) fn gone(&self, names: &[BlockName]) {
+        let state = &mut *self.lock();
+        state.counts.blocks_gone += names.len() as u64;
+        for name in names {
+            state.filed.remove(name);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The processes on the machines: SCM, datanodes, clients, and somebody who looks at it all.
 
+use super::deleter::Deleter;
 use super::gateways::{self, Gateway};
 use super::ledger::Ledger;
 use super::memory_db::{MemoryDb, MemoryDbPlace, MemoryTables, MemoryTablesPlace};
@@ -34,7 +35,7 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 
 const OBJECT_CLIENTS: u64 = 3;
 /// Their numbers, below those of the clients of schemes.
-const OBJECT_CLIENTS_FROM: u64 = 500;
+pub(super) const OBJECT_CLIENTS_FROM: u64 = 500;
 /// Their numbers, above those of all that write blocks.
 const GATEWAYS_FROM: u64 = 1_000_000;
 const OBJECT_CHUNK_BYTES_MAX: u64 = 2000;
@@ -269,6 +270,7 @@ pub(super) struct ClientsStart {
     pub(super) objects: Objects,
     /// Of gateways.
     pub(super) gateway_objects: Objects,
+    pub(super) views: Views,
     pub(super) random: Random,
 }
 
@@ -279,6 +281,7 @@ impl ClientsStart {
         let writers: Vec<_> = (0..self.plan.writers).map(|number| (number, scm())).collect();
         let cluster = scm();
         let (objects, gateway_objects) = (self.objects.clone(), self.gateway_objects.clone());
+        let deleter = self.plan.deletes.then(|| (scm(), self.views.clone(), context.trace.clone()));
         // Apart from the others, so that they do the same with and without an OM.
         let mut object_random = Random::new(self.plan.object_seed);
         let object_writers: Vec<_> = (0..OBJECT_CLIENTS).map(|number| (number, scm())).collect();
@@ -304,6 +307,18 @@ impl ClientsStart {
                 let (ledger, connector) = (ledger.clone(), connector.clone());
                 let (cluster, addresses) = (cluster.clone(), addresses.clone());
                 tokio::spawn(Reader { ledger, connector, cluster, addresses, random }.run());
+            }
+            if let Some((scm, views, trace)) = deleter {
+                let deleter = Deleter {
+                    ledger: ledger.clone(),
+                    connector: connector.clone(),
+                    scm,
+                    cluster: cluster.clone(),
+                    views,
+                    now: Box::new(move || trace.now()),
+                    random: Random::new(plan.object_seed ^ 3),
+                };
+                tokio::spawn(deleter.run());
             }
             if plan.oms == 0 {
                 return;

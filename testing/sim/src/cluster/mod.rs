@@ -17,6 +17,7 @@
 
 mod campaign;
 mod counts;
+mod deleter;
 mod deletions;
 mod disks;
 mod ending;

@@ -12,6 +12,8 @@ use types::ManualClock;
 
 /// Of so many seeds one has OMs.
 const WITH_OM_ONE_IN: u64 = 4;
+/// Of so many seeds without a scheme one has somebody who deletes.
+const DELETES_ONE_IN: u64 = 3;
 /// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at
 /// another moment each time.
 const DB_BYTES: usize = 8 << 20;
@@ -27,6 +29,8 @@ pub(super) struct Plan {
     pub(super) oms: usize,
     /// Of all that has to do with it: other seeds' steps are the same with and without it.
     pub(super) object_seed: u64,
+    /// Whether blocks are deleted, too.
+    pub(super) deletes: bool,
     pub(super) writers: u64,
     pub(super) readers: u64,
     pub(super) think_ms_max: u64,
@@ -116,6 +120,10 @@ impl Weights {
             }
             // One member is away, the others go on and leave too, and it comes back alone.
             Some(Planted::QuasiClosedIsClosed) => Weights { long_away: 9, crash_some: 1, ..none },
+            // Who is away, or not heard, while others discard.
+            Some(Planted::GoneEarly | Planted::DiscardsNotTaken) => {
+                Weights { one_way: 3, long_away: 6, partition: 3, ..none }
+            }
             Some(Planted::CopiesCountEarly) => Weights { loss: 9, decommission: 3, long_away: 3, ..weights },
             // OM's own troubles show it.
             Some(Planted::RequestIdsIgnored | Planted::FreezeLeftOut | Planted::RequestsLeftBehind) => none,
@@ -226,6 +234,10 @@ impl Plan {
             oms: oms(seed, planted),
             object_seed: seed ^ 0x6f62_6a65_6374_7300,
             disks,
+            deletes: match planted {
+                None => scheme.is_none() && seed % DELETES_ONE_IN == DELETES_ONE_IN - 1,
+                Some(planted) => planted.is_of_discards(),
+            },
             writers: 2 + random.below(4),
             readers: 1 + random.below(3),
             think_ms_max: *random.pick(&[50, 200, 600]),

@@ -17,6 +17,10 @@ pub enum Planted {
     ComingForEver,
     /// SCM draws numbers again that it gave out before a forced reset.
     NumbersDrawnAgain,
+    /// SCM calls blocks gone once one replica has discarded them.
+    GoneEarly,
+    /// SCM leaves a replica as it is that comes back with blocks that the others have discarded.
+    DiscardsNotTaken,
     /// OM carries out again what it is asked again.
     RequestIdsIgnored,
     /// A bucket whose last rows are on their way to another group changes meanwhile.
@@ -26,6 +30,11 @@ pub enum Planted {
 }
 
 impl Planted {
+    /// Whether blocks are to be deleted to show it.
+    pub(super) fn is_of_discards(self) -> bool {
+        matches!(self, Planted::GoneEarly | Planted::DiscardsNotTaken)
+    }
+
     /// Whether names are to be on several groups to show it.
     pub(super) fn is_of_moves(self) -> bool {
         matches!(self, Planted::FreezeLeftOut | Planted::RequestsLeftBehind)
@@ -42,6 +51,8 @@ pub(super) fn plant(planted: Option<Planted>) {
         Planted::LogsNeedNoProof => Bug::LogsNeedNoProof,
         Planted::ComingForEver => Bug::ComingForEver,
         Planted::NumbersDrawnAgain => Bug::NumbersDrawnAgain,
+        Planted::GoneEarly => Bug::GoneEarly,
+        Planted::DiscardsNotTaken => Bug::DiscardsNotTaken,
         Planted::RequestIdsIgnored => Bug::RequestIdsIgnored,
         Planted::FreezeLeftOut => Bug::FreezeLeftOut,
         Planted::RequestsLeftBehind => Bug::RequestsLeftBehind,

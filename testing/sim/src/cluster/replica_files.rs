@@ -1,8 +1,9 @@
 use disk::Disk;
 use disk::sim::SimDisk;
 use futures::FutureExt;
-use raftlog::{OwnerWalk, Step, WalkEnd};
+use raftlog::{Discards, OwnerWalk, Step, WalkEnd};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use types::{ContainerId, OwnerId};
 
@@ -44,12 +45,19 @@ impl ReplicaFiles {
     async fn read_from(&mut self, disk: &SimDisk, owner: OwnerId) -> Result<(), String> {
         let text = |error: std::io::Error| error.to_string();
         let mut walk = OwnerWalk::new(Arc::new(disk.clone()), OWNERS_DIR, owner).await.map_err(text)?;
+        let discards = Discards::read(disk, OWNERS_DIR, owner).await.map_err(text)?;
         let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
+        // Bodies that were given up: what is left of them means nothing.
+        let mut bodies: Vec<(u32, Range<u64>)> = Vec::new();
         loop {
             match walk.next().await.map_err(|error| error.to_string())? {
                 Step::Record(record) => {
                     let place = record.meta.place;
                     ends.insert(place.segment, place.offset + record.bytes);
+                    if discards.contains(record.meta.id.index, &place) {
+                        let body = place.offset + record.head.len() as u64;
+                        bodies.push((place.segment, body..body + u64::from(place.body_bytes)));
+                    }
                 }
                 Step::End(WalkEnd::Bad { segment, offset, why }) => {
                     return Err(format!("segment {segment:08x}, byte {offset}: {why}"));
@@ -62,6 +70,10 @@ impl ReplicaFiles {
             let file = disk.open(&path, false).await.map_err(text)?;
             let bytes = file.read_at(0, end as usize).await.map_err(text)?;
             self.segments.insert(segment, bytes.to_vec());
+        }
+        for (segment, body) in bodies {
+            let bytes = self.segments.get_mut(&segment).ok_or("a record of no segment")?;
+            bytes[body.start as usize..body.end as usize].fill(0);
         }
         Ok(())
     }

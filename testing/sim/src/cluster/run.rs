@@ -335,7 +335,9 @@ impl Run {
             let random = Random::new(self.random.next_u64());
             let scms = plan.scm_addresses();
             let (objects, gateway_objects) = (self.objects.clone(), self.gateway_objects.clone());
-            let start = ClientsStart { plan, ledger, scms, datanodes, objects, gateway_objects, random };
+            let views = self.views.clone();
+            let start =
+                ClientsStart { plan, ledger, scms, datanodes, objects, gateway_objects, views, random };
             self.world.start(process, |context| start.run(context));
         } else if plan.oms().contains(&machine) {
             let directory = self.directories(machine).remove(0);

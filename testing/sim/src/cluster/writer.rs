@@ -33,7 +33,7 @@ pub(super) struct Writer {
 }
 
 /// A writer's blocks have numbers from this times its own: they do not meet.
-const BLOCKS_EACH: u64 = 1_000_000;
+pub(super) const BLOCKS_EACH: u64 = 1_000_000;
 
 /// The outcome of a chunk's last try.
 enum Tried {

@@ -89,6 +89,7 @@ impl Drill {
             disks_at: setup.disks_at,
             detours: setup.detours,
             datanode_args: setup.datanode_args.to_owned(),
+            om_args: String::new(),
             scm_args: format!(
                 "--stale-after {}s --dead-after {}s --member-fault-grace {}s --quasi-close-after {}s",
                 STALE_AFTER.as_secs(),

@@ -1,0 +1,243 @@
+//! Where the bytes are, and what of them goes.
+
+use super::answer::Answer;
+use super::args::{SpaceCommand, SwitchCommand};
+use super::container;
+use super::scm::Scm;
+use super::words;
+use crate::table::{Cell, human_bytes, table};
+use proto::scm::{
+    ContainerSpace, DiskState, ExplainSpaceRequest, GetSpaceRequest, SetSwitchesRequest, SpaceOfContainers,
+    SpaceOfDisk, SpaceOfReplicas, SpaceStatus, SpaceWaiting,
+};
+use serde_json::{Value, json};
+
+pub(super) async fn run(scm: &mut Scm, command: Option<SpaceCommand>) -> anyhow::Result<Answer> {
+    match command {
+        None => Ok(answer(&look(scm).await?)),
+        Some(SpaceCommand::Explain { container }) => explain(scm, container).await,
+    }
+}
+
+/// The switch, and what waits for it.
+pub(super) async fn reclaim(scm: &mut Scm, command: SwitchCommand) -> anyhow::Result<Answer> {
+    let set = |on| SetSwitchesRequest { reclaim: Some(on), ..SetSwitchesRequest::default() };
+    match command {
+        SwitchCommand::Start => drop(scm.change(async |client| client.set_switches(set(true)).await).await?),
+        SwitchCommand::Stop => drop(scm.change(async |client| client.set_switches(set(false)).await).await?),
+        SwitchCommand::Status => {}
+    }
+    let space = look(scm).await?;
+    let text = is_on(&space) + &gone(&space) + &waiting(&space.waiting);
+    Ok(Answer::new(text, reclaim_to_json(&space)))
+}
+
+async fn look(scm: &mut Scm) -> anyhow::Result<SpaceStatus> {
+    scm.look(async |client| client.get_space(GetSpaceRequest {}).await).await
+}
+
+fn answer(space: &SpaceStatus) -> Answer {
+    let headings = ["CONTAINERS", "COUNT", "REPLICAS", "LIVE", "DISCARDED", "GIVEN BACK", "ON DISK"];
+    let rows: Vec<_> = space.containers.iter().map(state_row).collect();
+    let mut text = table(headings, &rows) + "\n";
+    let headings =
+        ["NODE", "DISK", "REPLICAS", "LIVE", "DISCARDED", "GIVEN BACK", "ON DISK", "FREE", "CAPACITY"];
+    text += &table(headings, &space.disks.iter().map(disk_row).collect::<Vec<_>>());
+    text += "\n";
+    text += &(is_on(space) + &gone(space) + &waiting(&space.waiting));
+    let containers: Vec<_> = space.containers.iter().map(state_to_json).collect();
+    let disks: Vec<_> = space.disks.iter().map(disk_to_json).collect();
+    let json = json!({ "containers": containers, "disks": disks, "reclaim": reclaim_to_json(space) });
+    Answer::new(text, json)
+}
+
+fn is_on(space: &SpaceStatus) -> String {
+    let SpaceStatus { reclaim_stopped, safe_mode, .. } = *space;
+    match (reclaim_stopped, safe_mode) {
+        (true, _) => {
+            "what nobody names stays: an operator has stopped that (admin reclaim start)\n".to_owned()
+        }
+        (false, true) => "what nobody names stays until safe mode ends\n".to_owned(),
+        (false, false) => "what nobody names is given back\n".to_owned(),
+    }
+}
+
+fn gone(space: &SpaceStatus) -> String {
+    format!(
+        "{} blocks are gone from all replicas since this SCM leads; {} containers were emptied and deleted; {} blocks are \
+         known to SCM one by one\n",
+        space.blocks_gone, space.containers_emptied, space.blocks_remembered
+    )
+}
+
+fn waiting(waiting: &[SpaceWaiting]) -> String {
+    if waiting.is_empty() {
+        return "no group of names waits for SCM\n".to_owned();
+    }
+    let row = |waiting: &SpaceWaiting| -> [Cell; 7] {
+        [
+            words::cell(words::discard_state(waiting.state())),
+            waiting.containers.to_string().into(),
+            waiting.blocks.to_string().into(),
+            human_bytes(waiting.bytes).into(),
+            seconds(waiting.oldest_ms).into(),
+            waiting.oldest_container.to_string().into(),
+            words::discard_waits_for(waiting.state()).into(),
+        ]
+    };
+    let headings = ["WAITING", "CONTAINERS", "BLOCKS", "BYTES", "OLDEST", "CONTAINER", "FOR"];
+    format!("\n{}", table(headings, &waiting.iter().map(row).collect::<Vec<_>>()))
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{} s", ms / 1000)
+}
+
+fn state_row(of: &SpaceOfContainers) -> [Cell; 7] {
+    let space = of.space.unwrap_or_default();
+    [
+        words::cell(words::container_state(of.state())),
+        of.containers.to_string().into(),
+        space.replicas.to_string().into(),
+        human_bytes(space.live_bytes).into(),
+        human_bytes(space.discarded_bytes).into(),
+        human_bytes(space.hole_bytes).into(),
+        human_bytes(space.disk_bytes).into(),
+    ]
+}
+
+fn disk_row(of: &SpaceOfDisk) -> [Cell; 9] {
+    let space = of.space.unwrap_or_default();
+    let of_disk = |bytes: fn(&proto::scm::DiskReport) -> u64| match &of.report {
+        Some(report) if report.state() != DiskState::Failed => human_bytes(bytes(report)),
+        _ => "-".to_owned(),
+    };
+    [
+        of.node.to_string().into(),
+        proto::disk_id(&of.disk).map(|id| id.to_string()).unwrap_or_default().into(),
+        space.replicas.to_string().into(),
+        human_bytes(space.live_bytes).into(),
+        human_bytes(space.discarded_bytes).into(),
+        human_bytes(space.hole_bytes).into(),
+        human_bytes(space.disk_bytes).into(),
+        of_disk(|report| report.free_bytes).into(),
+        of_disk(|report| report.capacity_bytes).into(),
+    ]
+}
+
+async fn explain(scm: &mut Scm, number: u64) -> anyhow::Result<Answer> {
+    let request = ExplainSpaceRequest { container: number };
+    let space = scm.look(async |client| client.explain_space(request).await).await?;
+    let shown = container::shown(&space.info.clone().unwrap_or_default());
+    let mut text = shown.text + "\n" + &explained(number, &space);
+    let row = |asked: &proto::scm::SpaceAsked| -> [Cell; 5] {
+        [
+            format!("om-{}", asked.group).into(),
+            asked.blocks.to_string().into(),
+            human_bytes(asked.bytes).into(),
+            seconds(asked.since_ms).into(),
+            seconds(asked.last_ms).into(),
+        ]
+    };
+    if !space.asked.is_empty() {
+        let rows: Vec<_> = space.asked.iter().map(row).collect();
+        text += &format!("\n{}", table(["GROUP", "BLOCKS", "BYTES", "SINCE", "ASKED LAST"], &rows));
+    }
+    Ok(Answer::new(text, explained_to_json(&space, shown.json)))
+}
+
+fn explained(number: u64, space: &ContainerSpace) -> String {
+    if space.emptied {
+        return format!("container {number} is deleted: nothing was left in it\n");
+    }
+    let Some(progress) = &space.progress else {
+        return format!(
+            "no group of names has asked SCM for blocks of container {number} to go: what was deleted in it waits where it is \
+             filed, until it is old enough\n"
+        );
+    };
+    let (word, _) = words::discard_state(progress.state());
+    let mut text = format!("{word}: it waits for {}\n", words::discard_waits_for(progress.state()));
+    match (progress.node, progress.why.as_str()) {
+        (0, "") => {}
+        (0, why) => text += &format!("{why}\n"),
+        (node, "") => text += &format!("node {node}\n"),
+        (node, why) => text += &format!("node {node}: {why}\n"),
+    }
+    text
+}
+
+fn replicas_to_json(space: Option<SpaceOfReplicas>) -> Value {
+    let space = space.unwrap_or_default();
+    json!({
+        "replicas": space.replicas,
+        "blocks": space.blocks,
+        "live_bytes": space.live_bytes,
+        "discarded_blocks": space.discarded_blocks,
+        "discarded_bytes": space.discarded_bytes,
+        "hole_bytes": space.hole_bytes,
+        "disk_bytes": space.disk_bytes,
+    })
+}
+
+fn state_to_json(of: &SpaceOfContainers) -> Value {
+    let state = words::container_state(of.state()).0;
+    json!({ "state": state, "containers": of.containers, "space": replicas_to_json(of.space) })
+}
+
+fn disk_to_json(of: &SpaceOfDisk) -> Value {
+    json!({
+        "node": of.node,
+        "disk": proto::disk_id(&of.disk).map(|id| id.to_string()).unwrap_or_default(),
+        "space": replicas_to_json(of.space),
+        "free_bytes": of.report.as_ref().map(|report| report.free_bytes),
+        "capacity_bytes": of.report.as_ref().map(|report| report.capacity_bytes),
+    })
+}
+
+fn reclaim_to_json(space: &SpaceStatus) -> Value {
+    let waiting = |of: &SpaceWaiting| {
+        json!({
+            "state": words::discard_state(of.state()).0,
+            "containers": of.containers,
+            "blocks": of.blocks,
+            "bytes": of.bytes,
+            "oldest_ms": of.oldest_ms,
+            "oldest_container": of.oldest_container,
+        })
+    };
+    json!({
+        "on": !space.reclaim_stopped,
+        "safe_mode": space.safe_mode,
+        "waiting": space.waiting.iter().map(waiting).collect::<Vec<_>>(),
+        "blocks_remembered": space.blocks_remembered,
+        "blocks_gone": space.blocks_gone,
+        "containers_emptied": space.containers_emptied,
+    })
+}
+
+fn explained_to_json(space: &ContainerSpace, container: Value) -> Value {
+    let progress = space.progress.as_ref().map(|progress| {
+        json!({
+            "state": words::discard_state(progress.state()).0,
+            "why": (!progress.why.is_empty()).then_some(&progress.why),
+            "node": (progress.node != 0).then_some(progress.node),
+        })
+    });
+    let asked = space.asked.iter().map(|asked| {
+        json!({
+            "group": asked.group,
+            "blocks": asked.blocks,
+            "bytes": asked.bytes,
+            "since_ms": asked.since_ms,
+            "last_ms": asked.last_ms,
+        })
+    });
+    json!({
+        "container": container,
+        "emptied": space.emptied,
+        "progress": progress,
+        "asked": asked.collect::<Vec<_>>(),
+        "blocks_remembered": space.blocks_remembered,
+    })
+}

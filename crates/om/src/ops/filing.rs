@@ -1,0 +1,194 @@
+//! What rows name, and what they name no more: it is filed, to go once nobody reads it any more
+//! ([`crate::reclaim`]).
+
+use super::Apply;
+use crate::blocks::{self, BlockKey};
+use crate::overlay::Overlay;
+use crate::tables::{Read, Refusal, UNUSED_TOTALS_KEY, deleted_key};
+use prost::Message;
+use proto::Failure;
+use proto::om::{BlockPiece, DeletedPieces, OmCommand, UnusedTotals, om_command};
+use std::collections::HashSet;
+
+/// Persisted in commands: this release's rules about blocks.
+pub(super) const RULES: u32 = 1;
+
+/// What the commands of an entry have filed.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Filed {
+    /// Records of deleted pieces.
+    records: u32,
+    /// The change of what there is, modulo 2^64.
+    change: UnusedTotals,
+}
+
+impl Filed {
+    pub(crate) fn delete(&mut self, pieces: &[BlockPiece]) {
+        self.change.deleted_pieces = self.change.deleted_pieces.wrapping_add(pieces.len() as u64);
+        self.change.deleted_bytes = self.change.deleted_bytes.wrapping_add(bytes(pieces));
+    }
+
+    /// They are sorted.
+    pub(crate) fn undelete(&mut self, pieces: &[BlockPiece]) {
+        self.change.deleted_pieces = self.change.deleted_pieces.wrapping_sub(pieces.len() as u64);
+        self.change.deleted_bytes = self.change.deleted_bytes.wrapping_sub(bytes(pieces));
+    }
+
+    pub(crate) fn unused(&mut self, blocks: u64, bytes: u64) {
+        self.change.unused_blocks = self.change.unused_blocks.wrapping_add(blocks);
+        self.change.unused_bytes = self.change.unused_bytes.wrapping_add(bytes);
+    }
+
+    pub(crate) fn forget(&mut self, bytes: u64) {
+        self.change.unused_blocks = self.change.unused_blocks.wrapping_sub(1);
+        self.change.unused_bytes = self.change.unused_bytes.wrapping_sub(bytes);
+    }
+
+    pub(crate) fn still_named(&mut self) {
+        self.change.still_named += 1;
+    }
+
+    pub(crate) fn change(&self) -> UnusedTotals {
+        self.change
+    }
+
+    /// Notes how much there is after the entry.
+    pub(super) fn end(self, tables: &mut Overlay<'_>) -> anyhow::Result<()> {
+        if self.change == UnusedTotals::default() {
+            return Ok(());
+        }
+        let before: UnusedTotals = tables.message(UNUSED_TOTALS_KEY)?.unwrap_or_default();
+        let change = self.change;
+        let after = UnusedTotals {
+            deleted_pieces: before.deleted_pieces.wrapping_add(change.deleted_pieces),
+            deleted_bytes: before.deleted_bytes.wrapping_add(change.deleted_bytes),
+            unused_blocks: before.unused_blocks.wrapping_add(change.unused_blocks),
+            unused_bytes: before.unused_bytes.wrapping_add(change.unused_bytes),
+            still_named: before.still_named.wrapping_add(change.still_named),
+        };
+        tables.put(UNUSED_TOTALS_KEY.to_vec(), after.encode_to_vec());
+        tables.keep_command();
+        Ok(())
+    }
+}
+
+/// Modulo 2^64, so that what went in comes out again, whatever lengths clients say.
+fn bytes(pieces: &[BlockPiece]) -> u64 {
+    pieces.iter().fold(0, |sum: u64, piece| sum.wrapping_add(piece.length))
+}
+
+impl Apply<'_, '_> {
+    /// Refuses what would name a block that is unused by now, and may be gone. Whoever finds its blocks refused once has
+    /// them filed, and writes again.
+    pub(super) fn check_takes(&self, pieces: &[BlockPiece]) -> Result<(), Refusal> {
+        if self.rules < RULES {
+            return Ok(());
+        }
+        for block in pieces.iter().filter_map(BlockKey::of) {
+            if self.tables.get(&block.unused_key())?.is_some() {
+                let why = format!("block {:?} was given up: write it again", block.to_proto());
+                return Err(Failure::invalid(why).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Files what `replaced` has and `by` does not, both of one row: it may be written again over its own blocks, with
+    /// other attributes or because its writer repeats itself. Blocks that both refer to stay whole.
+    pub(super) fn delete_replaced(&mut self, row: &[u8], replaced: Vec<BlockPiece>, by: &[BlockPiece]) {
+        let kept: HashSet<_> = by.iter().map(|piece| &piece.block).collect();
+        self.delete_pieces(row, replaced.into_iter().filter(|piece| !kept.contains(&piece.block)).collect());
+    }
+
+    /// Files pieces that a row names no more. An empty one: none does, which is noted already.
+    pub(super) fn delete_pieces(&mut self, row: &[u8], pieces: Vec<BlockPiece>) {
+        if pieces.is_empty() {
+            return;
+        }
+        self.filed.delete(&pieces);
+        let row = bytes::Bytes::copy_from_slice(row);
+        let record = DeletedPieces { pieces, deleted_ms: self.now_ms, row };
+        self.tables.put(deleted_key(self.index, self.filed.records), record.encode_to_vec());
+        self.filed.records += 1;
+    }
+
+    /// Files what a refused command has brought, but for what somebody names: a writer that repeats itself under
+    /// another id brings what it has committed.
+    pub(super) fn delete_refused(&mut self, brought: Vec<BlockPiece>) -> anyhow::Result<()> {
+        let mut unnamed = Vec::with_capacity(brought.len());
+        for piece in brought {
+            let Some(block) = BlockKey::of(&piece) else { continue };
+            let is_unused = self.tables.get(&block.unused_key())?.is_some();
+            if !is_unused && !blocks::is_named(self.tables, &block)? {
+                unnamed.push(piece);
+            }
+        }
+        self.delete_pieces(&[], unnamed);
+        Ok(())
+    }
+}
+
+/// The pieces that a command brings, by the rules of its leader.
+pub(super) fn brought(command: &OmCommand) -> Vec<BlockPiece> {
+    match &command.command {
+        _ if command.rules < RULES => Vec::new(),
+        Some(om_command::Command::CommitKey(commit)) => {
+            commit.key.as_ref().map_or(Vec::new(), |key| key.pieces.clone())
+        }
+        Some(om_command::Command::CommitPart(commit)) => {
+            commit.part.as_ref().map_or(Vec::new(), |part| part.pieces.clone())
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::{Namespace, commit_request};
+    use crate::ops::{CommitKey, CommitPart, prepare};
+    use proto::om::{CommitKeyRequest, CommitPartRequest, Part, Precondition};
+    use proto::{Code, RequestId};
+
+    /// A race that is lost by whoever has written this container.
+    fn lost(container: u64) -> CommitKeyRequest {
+        let absent = Precondition { absent: true, ..Precondition::default() };
+        CommitKeyRequest { precondition: Some(absent), ..commit_request("a", container) }
+    }
+
+    #[test]
+    fn what_a_refused_command_brings_is_filed_once_unless_it_is_named() {
+        let mut namespace = Namespace::new();
+        namespace.commit("a", 1).unwrap();
+        for _ in 0..2 {
+            namespace.run_as::<CommitKey>(7, lost(2)).unwrap_err();
+        }
+        assert_eq!(namespace.deleted_containers(), [2]);
+        // Its writer has said the same before, under another id.
+        namespace.check_refused::<CommitKey>(lost(1), Code::PreconditionFailed);
+        let elsewhere = CommitKeyRequest { bucket: "music".into(), ..commit_request("a", 3) };
+        namespace.check_refused::<CommitKey>(elsewhere, Code::NoSuchBucket);
+        let pieces = commit_request("a", 4).key.unwrap().pieces;
+        let part = Part { number: 1, size: 10, etag: "0".repeat(32), pieces, ..Part::default() };
+        let part = CommitPartRequest {
+            volume: "s3v".into(),
+            bucket: "photos".into(),
+            key: "a".into(),
+            upload: "f".repeat(32),
+            part: Some(part),
+        };
+        namespace.check_refused::<CommitPart>(part, Code::NoSuchUpload);
+        assert_eq!(namespace.deleted_containers(), [2, 3, 4]);
+        assert_eq!(namespace.totals().deleted_pieces, 3);
+    }
+
+    #[test]
+    fn a_command_of_before_files_nothing_when_it_is_refused() {
+        let mut namespace = Namespace::new();
+        namespace.commit("a", 1).unwrap();
+        let fresh = crate::ops::Fresh { random: 0, now_ms: namespace.now_ms };
+        let command = prepare::<CommitKey>(RequestId(7), None, lost(2), fresh).unwrap();
+        namespace.apply::<CommitKey>(OmCommand { rules: 0, ..command }).unwrap_err();
+        assert_eq!(namespace.deleted_containers(), [0; 0]);
+    }
+}

@@ -1,0 +1,48 @@
+//! Unused blocks go out of the tables: no replica has them any more. So do those that some row names: when that names
+//! them no more they are filed again.
+
+use super::{Apply, Fresh, Operation, wire};
+use crate::blocks::{self, BlockKey, IN_CONTAINER_BYTES};
+use crate::tables::{Read, Refusal};
+use proto::Failure;
+use proto::om::{ForgetBlocksCommand, ForgetBlocksReply, UnusedBlock};
+
+pub(crate) struct ForgetBlocks;
+
+impl Operation for ForgetBlocks {
+    type Request = ForgetBlocksCommand;
+    type Command = ForgetBlocksCommand;
+    type Response = ForgetBlocksReply;
+    wire!(ForgetBlocks);
+
+    fn prepare(request: ForgetBlocksCommand, _: Fresh) -> Result<ForgetBlocksCommand, Failure> {
+        Ok(request)
+    }
+
+    /// What is not filed is forgotten already, and nothing names a block that is ([`Apply::check_takes`]).
+    fn apply(apply: &mut Apply<'_, '_>, command: ForgetBlocksCommand) -> Result<ForgetBlocksReply, Refusal> {
+        for block in blocks(command.container, &command.gone) {
+            forget(apply, &block)?;
+        }
+        for block in blocks(command.container, &command.named) {
+            if blocks::is_named(apply.tables, &block)? && forget(apply, &block)? {
+                apply.filed.still_named();
+            }
+        }
+        Ok(ForgetBlocksReply {})
+    }
+}
+
+fn blocks(container: u64, rests: &[u8]) -> impl Iterator<Item = BlockKey> {
+    let (rests, _) = rests.as_chunks::<IN_CONTAINER_BYTES>();
+    rests.iter().map(move |rest| BlockKey::in_container(container, rest))
+}
+
+/// Whether it was there.
+fn forget(apply: &mut Apply<'_, '_>, block: &BlockKey) -> anyhow::Result<bool> {
+    let key = block.unused_key();
+    let Some(UnusedBlock { bytes, .. }) = apply.tables.message(&key)? else { return Ok(false) };
+    apply.tables.delete(key);
+    apply.filed.forget(bytes);
+    Ok(true)
+}

@@ -1,0 +1,94 @@
+//! Uploads that were in progress when their bucket was deleted end, a few at a time; their parts' blocks are filed.
+
+use super::{Apply, Fresh, Operation, wire};
+use crate::blocks;
+use crate::tables::{BucketNumber, Read, Refusal, contents, dropped_key, record_key};
+use bytes::Bytes;
+use proto::Failure;
+use proto::om::{WalkDroppedCommand, WalkDroppedReply};
+
+/// Part of the replicated state: all members delete the same.
+const ROWS_AT_ONCE: usize = 500;
+
+pub(crate) struct WalkDropped;
+
+impl Operation for WalkDropped {
+    type Request = WalkDroppedCommand;
+    type Command = WalkDroppedCommand;
+    type Response = WalkDroppedReply;
+    wire!(WalkDropped);
+
+    fn prepare(request: WalkDroppedCommand, _: Fresh) -> Result<WalkDroppedCommand, Failure> {
+        Ok(request)
+    }
+
+    /// `after` is the last row that a command before deleted. The bucket's number is not reachable any more: nothing
+    /// comes under it.
+    fn apply(apply: &mut Apply<'_, '_>, command: WalkDroppedCommand) -> Result<WalkDroppedReply, Refusal> {
+        let number = BucketNumber(command.number);
+        let is_dropped = apply.tables.get(&dropped_key(number))?.is_some();
+        if !is_dropped || apply.tables.get(&record_key(number))?.is_some() {
+            return Ok(WalkDroppedReply { is_done: true, ..WalkDroppedReply::default() });
+        }
+        let mut rows = Vec::new();
+        for table in contents(number) {
+            let left = ROWS_AT_ONCE - rows.len();
+            let scan = apply.tables.scan_after(&table, &command.after).take(left);
+            rows.extend(scan.collect::<anyhow::Result<Vec<_>>>()?);
+        }
+        let is_done = rows.len() < ROWS_AT_ONCE;
+        if is_done {
+            apply.tables.delete(dropped_key(number));
+        }
+        let last = rows.last().map(|(row, _)| Bytes::copy_from_slice(row)).unwrap_or_default();
+        for (row, value) in rows {
+            apply.delete_pieces(&row, blocks::pieces_of(&row, &value)?);
+            apply.tables.delete(row);
+        }
+        Ok(WalkDroppedReply { last, is_done })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::{Namespace, pieces};
+    use crate::ops::{CommitPart, CreateUpload, DeleteBucket};
+    use proto::om::*;
+
+    #[test]
+    fn parts_of_a_dropped_bucket_are_filed_in_bounded_steps() {
+        let parts = ROWS_AT_ONCE as u32 + 20;
+        let mut namespace = Namespace::new();
+        let (volume, bucket, key) = ("s3v".to_owned(), "photos".to_owned(), Bytes::from("a"));
+        let create = CreateUploadRequest {
+            volume: volume.clone(),
+            bucket: bucket.clone(),
+            key: key.clone(),
+            attributes: None,
+        };
+        let upload = namespace.run::<CreateUpload>(create).unwrap().upload;
+        for number in 1..=parts {
+            let pieces = pieces(number.into(), 10);
+            let part = Some(Part { number, size: 10, etag: "0".repeat(32), pieces, ..Part::default() });
+            let (volume, bucket, key, upload) = (volume.clone(), bucket.clone(), key.clone(), upload.clone());
+            namespace.run::<CommitPart>(CommitPartRequest { volume, bucket, key, upload, part }).unwrap();
+        }
+        let number = namespace.bucket("photos").unwrap().0;
+        let walk = |namespace: &mut Namespace, after| {
+            namespace.run::<WalkDropped>(WalkDroppedCommand { number, after }).unwrap()
+        };
+        assert!(walk(&mut namespace, Bytes::new()).is_done, "it is there");
+        assert_eq!(namespace.records(b"p").len(), parts as usize);
+        namespace.run::<DeleteBucket>(DeleteBucketRequest { volume, bucket }).unwrap();
+        let walked = walk(&mut namespace, Bytes::new());
+        assert!(!walked.is_done);
+        assert_eq!(namespace.records(b"p").len(), 20);
+        assert!(walk(&mut namespace, walked.last).is_done);
+        for table in [b"p", b"u", b"x"] {
+            assert_eq!(namespace.records(table), []);
+        }
+        assert_eq!(namespace.deleted_containers(), (1..=u64::from(parts)).collect::<Vec<_>>());
+        assert!(walk(&mut namespace, Bytes::new()).is_done);
+    }
+}

@@ -1,0 +1,66 @@
+//! What nobody names any more goes from the disks: each group says it to SCM, which has datanodes give it up, and says of
+//! which blocks no replica is left. Only then are they forgotten here (docs/space.md).
+//!
+//! ```text
+//! a row names a block no more ──► deleted pieces ──reclaim_after──► unused blocks ──SCM: gone──► nothing
+//!                                 d, by time                        e, by container
+//! ```
+//!
+//! The leader of a group drives it. All of it may be done again, by whoever leads by then, or by one that leads no more:
+//! what is unused stays so ([`crate::ops::SortDeleted`]; nothing takes it again), and SCM is asked until it is gone. What
+//! a leader keeps in memory is when to ask for which container again ([`waits`]).
+
+mod counts;
+#[cfg(test)]
+mod model;
+mod portion;
+mod waits;
+mod worker;
+
+pub(crate) use counts::UnusedCounts;
+
+use crate::link::Link;
+use crate::replicas::Replicas;
+use disk::DataDirectory;
+use raft::AddressBook;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::sleep;
+use types::{Clock, GroupId};
+use worker::Worker;
+
+/// The time after which a new leader begins.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The way of unused blocks from the groups that are led here to SCM.
+#[derive(Clone)]
+pub(crate) struct Reclaim {
+    pub(crate) replicas: Arc<Replicas>,
+    pub(crate) scm: Arc<Link>,
+    pub(crate) disk: Arc<dyn DataDirectory>,
+    pub(crate) addresses: AddressBook,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) counts: Arc<UnusedCounts>,
+    /// What is deleted may be read for so long.
+    pub(crate) after: Duration,
+}
+
+/// Reclaims what is unused, in all groups that are led from here.
+pub(crate) async fn go_on_always(reclaim: Reclaim) {
+    let mut workers = JoinSet::new();
+    let mut at_work: BTreeMap<GroupId, AbortHandle> = BTreeMap::new();
+    loop {
+        while workers.try_join_next().is_some() {}
+        at_work.retain(|_, worker| !worker.is_finished());
+        for replica in reclaim.replicas.open() {
+            let group = replica.group.id();
+            if !at_work.contains_key(&group) && replica.check_serves(&reclaim.addresses).is_ok() {
+                let worker = Worker::new(reclaim.clone(), replica);
+                at_work.insert(group, workers.spawn(worker.run()));
+            }
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,231 @@
+//! Reclaims what is unused in one group, as long as that is led from here.
+
+use super::Reclaim;
+use super::portion::{self, Deleted, OfContainer, PIECES_AT_ONCE, Portion};
+use super::waits::{Said, Waits};
+use crate::blocks::BlockKey;
+use crate::ops::{self, ForgetBlocks, Fresh, Operation, SortDeleted, WalkDropped};
+use crate::replica::Replica;
+use crate::tables::{BucketNumber, DROPPED_PREFIX, number_in};
+use crate::upgrade::rows;
+use bytes::Bytes;
+use futures::future::try_join_all;
+use proto::om::{ForgetBlocksCommand, SortDeletedCommand, WalkDroppedCommand};
+use proto::scm::scm_client::ScmClient;
+use proto::scm::{DiscardBlocksRequest, DiscardProgress, DiscardState, UnusedBlocks};
+use proto::{Failure, RequestId, in_cluster};
+use rand::RngExt;
+use statedb::Db;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tonic::Request;
+use tracing::{debug, error, info};
+use types::Backoff;
+use types::random::random;
+
+/// The pauses after a round that failed.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+/// Between two looks at what there is: no shorter than this, and no longer than that.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A look each so many parts of the time that what is deleted has to wait.
+const LOOKS_WHILE_WAITING: u32 = 20;
+/// Blocks that one command forgets, which takes some milliseconds.
+const FORGOTTEN_AT_ONCE: usize = 2048;
+/// Dropped buckets that are walked in a round.
+const DROPPED_AT_ONCE: usize = 100;
+
+pub(super) struct Worker {
+    reclaim: Reclaim,
+    replica: Arc<Replica>,
+    waits: Arc<Waits>,
+    /// Records of deleted pieces up to there are sorted.
+    sorted: Bytes,
+}
+
+impl Worker {
+    pub(super) fn new(reclaim: Reclaim, replica: Arc<Replica>) -> Worker {
+        let (waits, sorted) = Default::default();
+        Worker { reclaim, replica, waits, sorted }
+    }
+
+    /// Until somebody else leads.
+    pub(super) async fn run(mut self) {
+        let group = self.replica.group.id();
+        self.reclaim.counts.begin(group, self.waits.clone());
+        let mut retry = RETRY;
+        while self.check_leads().is_ok() {
+            let pause = match self.round().await {
+                Ok(is_all) => {
+                    retry.reset();
+                    if is_all { self.pause() } else { PAUSE_MIN }
+                }
+                Err(failure) => {
+                    self.reclaim.counts.failed.count();
+                    debug!(%group, %failure, "reclaim what is unused");
+                    retry.pause()
+                }
+            };
+            sleep(pause).await;
+        }
+        self.reclaim.counts.end(group);
+    }
+
+    fn check_leads(&self) -> Result<(), Failure> {
+        self.replica.check_serves(&self.reclaim.addresses)
+    }
+
+    fn pause(&self) -> Duration {
+        let look = (self.reclaim.after / LOOKS_WHILE_WAITING).min(PAUSE_MAX);
+        let next = self.waits.next().map(|next| next.saturating_duration_since(Instant::now()));
+        next.map_or(look, |next| next.min(look)).max(PAUSE_MIN)
+    }
+
+    /// Whether SCM was asked for all whose turn it is.
+    async fn round(&mut self) -> Result<bool, Failure> {
+        self.walk_dropped().await?;
+        self.sort().await?;
+        let (mut next, mut is_all) = (Some(0), true);
+        while let Some(from) = next {
+            let waits = self.waits.clone();
+            let read = move |db: &Db| portion::unused(db, from, &waits, Instant::now());
+            let portion = self.read(read).await?;
+            next = portion.next;
+            is_all &= self.discard(portion).await?;
+        }
+        Ok(is_all)
+    }
+
+    /// Ends what is left of uploads in buckets that were deleted.
+    async fn walk_dropped(&self) -> Result<(), Failure> {
+        let dropped = |db: &Db| {
+            let numbers = rows(db, DROPPED_PREFIX).map(|row| number_in(&row?.0)).take(DROPPED_AT_ONCE);
+            numbers.collect::<anyhow::Result<Vec<_>>>()
+        };
+        for BucketNumber(number) in self.read(dropped).await? {
+            let mut after = Bytes::new();
+            loop {
+                let walked = self.change::<WalkDropped>(WalkDroppedCommand { number, after }).await?;
+                if walked.is_done {
+                    break;
+                }
+                after = walked.last;
+            }
+            let group = self.replica.group.id();
+            info!(%group, number, "ended the uploads to a bucket that was deleted");
+        }
+        Ok(())
+    }
+
+    /// Makes unused blocks of deleted pieces that have waited long enough.
+    async fn sort(&mut self) -> Result<(), Failure> {
+        loop {
+            let waited_ms = u64::try_from(self.reclaim.after.as_millis()).unwrap_or(u64::MAX);
+            let until_ms = self.reclaim.clock.now_ms().saturating_sub(waited_ms);
+            let after = self.sorted.clone();
+            let last = match self.read(move |db| portion::deleted(db, &after, until_ms)).await? {
+                Deleted::UpTo(last) => last,
+                Deleted::Young { oldest_ms } => {
+                    self.waits.note_deleted(oldest_ms);
+                    return Ok(());
+                }
+            };
+            let after = self.sorted.clone();
+            let some = SortDeletedCommand { after, last, pieces_max: PIECES_AT_ONCE as u32 };
+            self.sorted = self.change::<SortDeleted>(some).await?.after;
+        }
+    }
+
+    /// Has SCM discard what was read, and forgets what is gone. Whether no more is to be asked for now.
+    async fn discard(&self, portion: Portion) -> Result<bool, Failure> {
+        for found in portion.containers.iter().filter(|found| !found.named.is_empty()) {
+            self.report_named(found);
+            self.forget(found.container, &[], &found.named).await?;
+        }
+        let (asked, rest): (Vec<_>, Vec<_>) =
+            portion.containers.into_iter().partition(|found| !found.blocks.is_empty());
+        for found in rest {
+            // What is left of it is looked at again.
+            self.wait(&found, DiscardProgress::default());
+        }
+        if asked.is_empty() {
+            return Ok(true);
+        }
+        self.check_leads()?;
+        let (told, mut is_all) = (self.ask(&asked).await?, true);
+        for (found, progress) in asked.iter().zip(told) {
+            if progress.state() != DiscardState::DiscardGone {
+                self.wait(found, progress);
+                continue;
+            }
+            self.forget(found.container, &found.blocks, &[]).await?;
+            self.reclaim.counts.forgotten.add(found.blocks.len() as u64);
+            self.waits.remove(found.container);
+            is_all &= !found.is_part;
+        }
+        Ok(is_all)
+    }
+
+    fn report_named(&self, found: &OfContainer) {
+        let (group, container, blocks) = (self.replica.group.id(), found.container, found.named.len());
+        let first = found.named.first().map(|block| block.to_proto());
+        error!(%group, container, blocks, ?first, "blocks were filed as unused, and keys name them: they stay");
+    }
+
+    fn wait(&self, found: &OfContainer, progress: DiscardProgress) {
+        let said = Said::by_scm(progress, found.blocks.len() as u64, found.oldest_ms);
+        self.waits.note(found.container, said, Instant::now());
+    }
+
+    /// What SCM says of each, in their order.
+    async fn ask(&self, asked: &[OfContainer]) -> Result<Vec<DiscardProgress>, Failure> {
+        let cluster = self.reclaim.disk.stamp().cluster;
+        let unused = |found: &OfContainer| UnusedBlocks {
+            container: found.container,
+            blocks: found.blocks.iter().map(|block| block.to_proto()).collect(),
+            bytes: found.bytes,
+        };
+        let containers = asked.iter().map(unused).collect();
+        let request = DiscardBlocksRequest { group: self.replica.group.id().number, containers };
+        let answer = self.reclaim.scm.ask(|channel| {
+            let request = in_cluster(Request::new(request.clone()), &cluster);
+            async move { ScmClient::new(channel).discard_blocks(request).await }
+        });
+        let told = answer.await?.containers;
+        let is_of =
+            |(found, progress): (&OfContainer, &DiscardProgress)| found.container == progress.container;
+        match told.len() == asked.len() && asked.iter().zip(&told).all(is_of) {
+            true => Ok(told),
+            false => Err(Failure::internal("SCM answers for other containers than it was asked for")),
+        }
+    }
+
+    async fn forget(&self, container: u64, gone: &[BlockKey], named: &[BlockKey]) -> Result<(), Failure> {
+        let rests = |blocks: &[BlockKey]| -> Bytes {
+            blocks.iter().flat_map(|block| block.rest()).copied().collect()
+        };
+        let gone = gone.chunks(FORGOTTEN_AT_ONCE).map(|some| (rests(some), Bytes::new()));
+        let named = named.chunks(FORGOTTEN_AT_ONCE).map(|some| (Bytes::new(), rests(some)));
+        let commands = gone
+            .chain(named)
+            .map(|(gone, named)| self.change::<ForgetBlocks>(ForgetBlocksCommand { container, gone, named }));
+        try_join_all(commands).await.map(drop)
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Db) -> anyhow::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let db = self.replica.dbs.current();
+        let read = raft::blocking(move || read(&db)).await;
+        let read = read.map_err(|error| Failure::internal(format!("read what is unused: {error}")))?;
+        read.map_err(|error| Failure::internal(format!("read what is unused: {error:#}")))
+    }
+
+    async fn change<O: Operation>(&self, what: O::Request) -> Result<O::Response, Failure> {
+        let fresh = Fresh { random: 0, now_ms: self.reclaim.clock.now_ms() };
+        let command = ops::prepare::<O>(RequestId(random().random()), None, what, fresh)?;
+        self.replica.change::<O>(command).await
+    }
+}

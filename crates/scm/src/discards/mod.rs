@@ -1,0 +1,402 @@
+//! Blocks that nobody names any more, from when a group of names says so until they are gone from every
+//! replica: docs/space.md. All of it stands in the leader's memory, within limits, and none in SCM's log: a
+//! group asks again until it hears that they are gone, and so it does where another leader knows nothing.
+
+mod obstacle;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use crate::options::ScmOptions;
+use crate::quality::Discarded;
+use crate::replication::{ContainerView, Tasks};
+use crate::tables::container_state;
+use crate::view;
+use crate::world::World;
+pub(crate) use obstacle::Standing;
+use obstacle::{Clear, clear, deleted, is_dead};
+use planted::Bug;
+use proto::scm::{
+    ContainerState, DiscardPortion, DiscardState, NodeAddress, TakeDiscards, Task, TaskKind, TaskReport, task,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{BlockName, ContainerId, NodeId, PipelineId, Term};
+use waiting::Portion;
+pub(crate) use waiting::{Asked, Waiting};
+
+/// Blocks that are remembered at a time, some fifty bytes each, and as much again in portions that are told:
+/// 20 MB. More wait where they are filed.
+const BLOCKS_MAX: usize = 200_000;
+/// Containers that are remembered at a time, some hundred bytes each beside their blocks.
+const CONTAINERS_MAX: usize = 20_000;
+/// Of containers that nobody is told of one in so many is looked at with each look, and of those that have
+/// not discarded the same so many: a look takes some microseconds for each, and holds up heartbeats.
+const LOOKS: u64 = 8;
+const UNEQUAL_LOOKS: usize = 256;
+/// What a node is told of this with one heartbeat: 1.2 MB. It does as many of a kind at a time.
+const ORDERS_PER_NODE_MAX: usize = 8;
+/// A node that failed at a container is not told the same again for this long.
+const AVOID_FOR: Duration = Duration::from_secs(60);
+/// What no group has asked about for this long is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+/// A pipeline goes on to another container for the sake of dead blocks at most once in this time.
+const ROLL_INTERVAL: Duration = Duration::from_secs(60);
+/// An open container is not closed for the sake of fewer dead bytes, before they have waited for long.
+const ROLL_BYTES_MIN: u64 = 1 << 20;
+/// It is for the sake of so many blocks, whatever their share: a group asks for no more of one at a time.
+const ROLL_BLOCKS: u64 = 8192;
+
+/// Blocks of one container that a group has filed as unused.
+pub(crate) struct Unused {
+    pub(crate) container: ContainerId,
+    pub(crate) blocks: Vec<BlockName>,
+    /// 0: not known.
+    pub(crate) bytes: u64,
+}
+
+/// What a node is told.
+#[derive(Clone)]
+enum Told {
+    Discard { container: ContainerId, number: u64, blocks: Arc<[BlockName]> },
+    Take { container: ContainerId, from: NodeId },
+}
+
+/// The last attempt of a node that failed.
+struct Failed {
+    why: String,
+    at: Instant,
+}
+
+pub(crate) struct Discards {
+    /// Numbers of portions begin with it: those of another leader are other ones.
+    term: Term,
+    portions: u64,
+    waiting: BTreeMap<ContainerId, Waiting>,
+    /// Containers whose good replicas have not discarded the same.
+    unequal: BTreeSet<ContainerId>,
+    /// Where the next look at them begins.
+    unequal_from: ContainerId,
+    looks: u64,
+    /// Containers in which nothing is left, as all replicas say.
+    emptied: BTreeSet<ContainerId>,
+    told: BTreeMap<NodeId, Vec<Told>>,
+    failed: BTreeMap<(ContainerId, NodeId), Failed>,
+    rolled: BTreeMap<PipelineId, Instant>,
+    /// Since this leader began.
+    pub(crate) blocks_gone: u64,
+}
+
+impl Discards {
+    pub(crate) fn new(term: Term) -> Discards {
+        Discards {
+            term,
+            portions: 0,
+            waiting: BTreeMap::new(),
+            unequal: BTreeSet::new(),
+            unequal_from: ContainerId(0),
+            looks: 0,
+            emptied: BTreeSet::new(),
+            told: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            rolled: BTreeMap::new(),
+            blocks_gone: 0,
+        }
+    }
+
+    /// A group says that nobody names these blocks any more, and hears how far they have come.
+    pub(crate) fn ask(
+        &mut self,
+        group: u64,
+        unused: &[Unused],
+        world: &World<'_>,
+        tasks: &Tasks,
+    ) -> Vec<Standing> {
+        let mut room = BLOCKS_MAX.saturating_sub(self.remembered());
+        unused.iter().map(|unused| self.ask_of(group, unused, &mut room, world, tasks)).collect()
+    }
+
+    fn ask_of(
+        &mut self,
+        group: u64,
+        unused: &Unused,
+        room: &mut usize,
+        world: &World<'_>,
+        tasks: &Tasks,
+    ) -> Standing {
+        let container = unused.container;
+        let Some(record) = world.tables.container(container) else {
+            return Standing::of(DiscardState::DiscardUnknown);
+        };
+        if container_state(record) == ContainerState::ContainerDeleted {
+            self.waiting.remove(&container);
+            return deleted(container, world);
+        }
+        if !self.waiting.contains_key(&container) && self.waiting.len() >= CONTAINERS_MAX {
+            return busy(format!("{CONTAINERS_MAX} containers wait at SCM already"));
+        }
+        let count = unused.blocks.len() as u64;
+        let waiting = self.waiting.entry(container).or_insert_with(|| Waiting::new(container));
+        waiting.note(group, count, unused.bytes, world.now);
+        let standing = match clear(container, world, tasks) {
+            Err(standing) => standing,
+            Ok(clear) => self.take_in(group, unused, room, &clear),
+        };
+        if let Some(waiting) = self.waiting.get_mut(&container) {
+            waiting.standing = standing.clone();
+        }
+        standing
+    }
+
+    fn take_in(&mut self, group: u64, unused: &Unused, room: &mut usize, clear: &Clear<'_>) -> Standing {
+        let waiting = self.waiting.get_mut(&unused.container).expect("noted above");
+        if waiting.are_gone(&unused.blocks) && clear.is_equal() {
+            waiting.forget(group, &unused.blocks);
+            if waiting.asked.is_empty() {
+                self.waiting.remove(&unused.container);
+            }
+            return Standing::of(DiscardState::DiscardGone);
+        }
+        match waiting.remember(&unused.blocks, room) {
+            // What was in the way is told until the next look.
+            true if waiting.standing.state == DiscardState::DiscardTroubled => waiting.standing.clone(),
+            true => Standing::of(DiscardState::DiscardUnderWay),
+            false => busy(format!("{BLOCKS_MAX} blocks wait at SCM already")),
+        }
+    }
+
+    /// Takes in what a node says of what it was told.
+    pub(crate) fn report(&mut self, node: NodeId, reports: &[TaskReport], now: Instant) {
+        let is_ours = |report: &&TaskReport| {
+            matches!(report.kind(), TaskKind::TaskDiscard | TaskKind::TaskTakeDiscards)
+        };
+        for report in reports.iter().filter(is_ours) {
+            let container = ContainerId(report.container);
+            if !report.failed.is_empty() {
+                let why = report.failed.clone();
+                self.failed.entry((container, node)).or_insert(Failed { why, at: now });
+                continue;
+            }
+            let portion = self.waiting.get_mut(&container).and_then(|waiting| waiting.portion.as_mut());
+            if let Some(portion) = portion.filter(|portion| portion.number == report.done_portion) {
+                portion.acked.insert(node);
+            }
+        }
+    }
+
+    /// Takes in what a look at a container has shown.
+    pub(crate) fn look(&mut self, known: &ContainerView<'_>, world: &World<'_>) {
+        let container = ContainerId(known.record.container);
+        let is_closed = container_state(known.record) == ContainerState::ContainerClosed;
+        let there = || known.replicas.iter().filter(|(node, _)| !is_dead(*node, world));
+        let good = || there().map(|(_, it)| *it).filter(|it| known.quality(it).is_good());
+        let first = good().next().map(Discarded::of);
+        let is_unequal = is_closed && good().any(|replica| Some(Discarded::of(replica)) != first);
+        let is_emptied = is_closed
+            && good().all(|replica| replica.blocks == 0)
+            && good().any(|replica| replica.discarded_blocks > 0);
+        for (set, is_in) in [(&mut self.unequal, is_unequal), (&mut self.emptied, is_emptied)] {
+            match is_in {
+                true => set.insert(container),
+                false => set.remove(&container),
+            };
+        }
+    }
+
+    /// Decides what each node is told until the next look. Answers the open containers that are to be closed,
+    /// so that what is dead in them can go.
+    pub(crate) fn plan(
+        &mut self,
+        world: &World<'_>,
+        tasks: &Tasks,
+        options: &ScmOptions,
+    ) -> Vec<ContainerId> {
+        let told = std::mem::take(&mut self.told);
+        self.looks += 1;
+        self.failed.retain(|_, failed| world.now.saturating_duration_since(failed.at) < AVOID_FOR);
+        self.rolled.retain(|_, at| world.now.saturating_duration_since(*at) < ROLL_INTERVAL);
+        if let Some(since) = world.now.checked_sub(FORGOTTEN_AFTER) {
+            self.waiting.retain(|_, waiting| waiting.expire(since));
+        }
+        let mut rolls = Vec::new();
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for waiting in waiting.values_mut() {
+            if waiting.remembered() == 0 && waiting.container.0 % LOOKS != self.looks % LOOKS {
+                continue;
+            }
+            waiting.standing = match clear(waiting.container, world, tasks) {
+                Ok(clear) => self.advance(waiting, &clear),
+                Err(standing) => standing,
+            };
+            if waiting.standing.state == DiscardState::DiscardOpen
+                && self.is_roll_due(waiting, world, options)
+            {
+                rolls.push(waiting.container);
+            }
+        }
+        for container in self.unequal_now(&told) {
+            let has_portion = waiting.get(&container).is_some_and(|waiting| waiting.portion.is_some());
+            if let Some(clear) = clear(container, world, tasks).ok().filter(|_| !has_portion) {
+                self.even_out(container, &clear);
+            }
+        }
+        self.waiting = waiting;
+        rolls
+    }
+
+    /// Containers whose replicas have not discarded the same: those of which nodes were told before, so that
+    /// they go on with it, and the next ones.
+    fn unequal_now(&mut self, told: &BTreeMap<NodeId, Vec<Told>>) -> BTreeSet<ContainerId> {
+        let above = (Bound::Excluded(self.unequal_from), Bound::Unbounded);
+        let next: Vec<ContainerId> = self.unequal.range(above).take(UNEQUAL_LOOKS).copied().collect();
+        self.unequal_from = match next.last() {
+            Some(last) if next.len() == UNEQUAL_LOOKS => *last,
+            _ => ContainerId(0),
+        };
+        let takes = told.values().flatten().filter_map(|told| match told {
+            Told::Take { container, .. } => Some(*container),
+            Told::Discard { .. } => None,
+        });
+        takes.filter(|container| self.unequal.contains(container)).chain(next).collect()
+    }
+
+    /// Goes on with a container that nothing is in the way of.
+    fn advance(&mut self, waiting: &mut Waiting, clear: &Clear<'_>) -> Standing {
+        let container = waiting.container;
+        let is_acked = |portion: &Portion| {
+            let acked = clear.replicas.iter().filter(|(node, _)| portion.acked.contains(node)).count();
+            acked == clear.replicas.len() || planted::has(Bug::GoneEarly) && acked > 0
+        };
+        let is_done = waiting.portion.as_ref().is_some_and(is_acked);
+        if is_done && (clear.is_equal() || planted::has(Bug::GoneEarly)) {
+            self.blocks_gone += waiting.finish_portion();
+        } else if is_done {
+            self.even_out(container, clear);
+        }
+        if waiting.portion.is_none() && clear.is_equal() && self.has_room(clear) {
+            let blocks = waiting.next();
+            if !blocks.is_empty() {
+                self.portions += 1;
+                let number = (self.term.0 << 32) + self.portions;
+                waiting.portion = Some(Portion { number, blocks, acked: BTreeSet::new() });
+            }
+        }
+        if let Some(Portion { number, blocks, acked }) = &waiting.portion {
+            let rest = clear.replicas.iter().map(|(node, _)| *node).filter(|node| !acked.contains(node));
+            for node in rest {
+                let (number, blocks) = (*number, blocks.clone());
+                self.tell(node, Told::Discard { container, number, blocks });
+            }
+        }
+        let failed =
+            clear.replicas.iter().find_map(|(node, _)| Some((node, self.failed.get(&(container, *node))?)));
+        match failed {
+            Some((node, failed)) => Standing::troubled(failed.why.clone(), *node),
+            None => Standing::of(DiscardState::DiscardUnderWay),
+        }
+    }
+
+    /// Tells those that lack discards of the one that has most to take them from it. Where that one lacks some,
+    /// another has more afterwards: they come to the union of all.
+    fn even_out(&mut self, container: ContainerId, clear: &Clear<'_>) {
+        if planted::has(Bug::DiscardsNotTaken) {
+            return;
+        }
+        let (from, others) = clear.behind_the_first();
+        for node in others {
+            self.tell(node, Told::Take { container, from });
+        }
+    }
+
+    fn tell(&mut self, node: NodeId, order: Told) {
+        let container = match &order {
+            Told::Discard { container, .. } | Told::Take { container, .. } => *container,
+        };
+        let told = self.told.entry(node).or_default();
+        if told.len() < ORDERS_PER_NODE_MAX && !self.failed.contains_key(&(container, node)) {
+            told.push(order);
+        }
+    }
+
+    fn has_room(&self, clear: &Clear<'_>) -> bool {
+        let told = |node: &NodeId| self.told.get(node).map_or(0, Vec::len);
+        clear.replicas.iter().all(|(node, _)| told(node) < ORDERS_PER_NODE_MAX)
+    }
+
+    /// Whether an open container is to be closed for the sake of what is dead in it: that is much of it, or
+    /// has waited for long.
+    fn is_roll_due(&mut self, waiting: &Waiting, world: &World<'_>, options: &ScmOptions) -> bool {
+        let Some(record) = world.tables.container(waiting.container) else { return false };
+        let pipeline = PipelineId(record.pipeline);
+        if self.rolled.contains_key(&pipeline) {
+            return false;
+        }
+        let replicas = world.nodes.replicas().of(waiting.container).map(|(_, replica)| replica);
+        let Some(all) = replicas.max_by_key(|replica| replica.blocks) else { return false };
+        let of_one = all.payload_bytes / all.blocks.max(1);
+        let dead = |asked: &Asked| if asked.bytes > 0 { asked.bytes } else { asked.blocks * of_one };
+        let dead_bytes: u64 = waiting.asked.values().map(dead).sum();
+        let dead_blocks: u64 = waiting.asked.values().map(|asked| asked.blocks).sum();
+        let since = waiting.asked.values().map(|asked| asked.since).min().unwrap_or(world.now);
+        let is_share = dead_bytes >= all.payload_bytes / 4;
+        let is_due = dead_bytes >= ROLL_BYTES_MIN && is_share
+            || dead_blocks >= ROLL_BLOCKS
+            || world.now.saturating_duration_since(since) >= options.roll_dead_after;
+        if is_due {
+            self.rolled.insert(pipeline, world.now);
+        }
+        is_due
+    }
+
+    /// The containers in which nothing is left, for SCM's log.
+    pub(crate) fn to_delete(&self, world: &World<'_>, tasks: &Tasks, count_max: usize) -> Vec<ContainerId> {
+        let is_emptied =
+            |container: &ContainerId| clear(*container, world, tasks).is_ok_and(|clear| clear.is_emptied());
+        self.emptied.iter().copied().filter(is_emptied).take(count_max).collect()
+    }
+
+    /// What a node is told.
+    pub(crate) fn of<'a>(&'a self, node: NodeId, world: &'a World<'_>) -> impl Iterator<Item = Task> + 'a {
+        let told = self.told.get(&node).into_iter().flatten().filter(|_| world.may_reclaim());
+        told.map(|told| {
+            let task = match told {
+                Told::Discard { container, number, blocks } => {
+                    let blocks = blocks.iter().map(|name| (*name).into()).collect();
+                    task::Task::Discard(DiscardPortion { container: container.0, portion: *number, blocks })
+                }
+                Told::Take { container, from } => {
+                    let address = view::address(world.tables, *from);
+                    let from = Some(NodeAddress { node: from.0, address });
+                    task::Task::TakeDiscards(TakeDiscards { container: container.0, from })
+                }
+            };
+            Task { task: Some(task) }
+        })
+    }
+
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.values()
+    }
+
+    /// What is in the way of a container now, or how far it has come.
+    pub(crate) fn standing(&self, container: ContainerId, world: &World<'_>, tasks: &Tasks) -> Standing {
+        let known = || self.waiting.get(&container).map(|waiting| waiting.standing.clone());
+        let clear = clear(container, world, tasks).map(drop);
+        clear.err().or_else(known).unwrap_or_else(|| Standing::of(DiscardState::DiscardUnderWay))
+    }
+
+    pub(crate) fn of_container(&self, container: ContainerId) -> Option<&Waiting> {
+        self.waiting.get(&container)
+    }
+
+    pub(crate) fn remembered(&self) -> usize {
+        self.waiting.values().map(Waiting::remembered).sum()
+    }
+}
+
+fn busy(why: String) -> Standing {
+    Standing::because(DiscardState::DiscardPaused, why)
+}

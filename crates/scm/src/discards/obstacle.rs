@@ -1,0 +1,195 @@
+//! What is in the way of discarding blocks of a container: a function of what is known of it. In doubt
+//! nothing is discarded.
+
+use crate::quality::{Discarded, Quality};
+use crate::replication::{ContainerView, NodeView, Tasks, known};
+use crate::tables::container_state;
+use crate::world::World;
+use planted::Bug;
+use proto::scm::{ContainerReplica, ContainerState, DiscardProgress, DiscardState, NodeState, TaskKind};
+use types::{ContainerId, NodeId};
+
+/// How far a container has come, and what it waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Standing {
+    pub(crate) state: DiscardState,
+    pub(crate) why: String,
+    pub(crate) node: Option<NodeId>,
+}
+
+impl Standing {
+    pub(crate) fn of(state: DiscardState) -> Standing {
+        Standing { state, why: String::new(), node: None }
+    }
+
+    pub(crate) fn because(state: DiscardState, why: impl Into<String>) -> Standing {
+        Standing { why: why.into(), ..Standing::of(state) }
+    }
+
+    fn at(self, node: NodeId) -> Standing {
+        Standing { node: Some(node), ..self }
+    }
+
+    pub(super) fn troubled(why: impl Into<String>, node: NodeId) -> Standing {
+        Standing::because(DiscardState::DiscardTroubled, why).at(node)
+    }
+
+    pub(crate) fn to_proto(&self, container: ContainerId) -> DiscardProgress {
+        let (state, why) = (self.state.into(), self.why.clone());
+        DiscardProgress { container: container.0, state, why, node: self.node.map_or(0, |node| node.0) }
+    }
+}
+
+/// A closed container with nothing in the way: each replica that counts is good, closed, released, and on a
+/// node that speaks.
+pub(super) struct Clear<'a> {
+    pub(super) replicas: Vec<(NodeId, &'a ContainerReplica)>,
+}
+
+impl Clear<'_> {
+    /// Whether all replicas have discarded the same.
+    pub(super) fn is_equal(&self) -> bool {
+        let mut discarded = self.replicas.iter().map(|(_, replica)| Discarded::of(replica));
+        let first = discarded.next();
+        discarded.all(|of| Some(of) == first)
+    }
+
+    /// The node whose replica has discarded most, and those that have not discarded the same.
+    pub(super) fn behind_the_first(&self) -> (NodeId, Vec<NodeId>) {
+        let most = self.replicas.iter().max_by_key(|(node, replica)| (Discarded::of(replica), *node));
+        let (first, most) = most.expect("a clear container has a replica");
+        let others = self.replicas.iter().filter(|(_, it)| Discarded::of(it) != Discarded::of(most));
+        (*first, others.map(|(node, _)| *node).collect())
+    }
+
+    pub(super) fn is_emptied(&self) -> bool {
+        let is_empty = |(_, replica): &(NodeId, &ContainerReplica)| {
+            replica.blocks == 0 && replica.payload_bytes == 0 && replica.discarded_blocks > 0
+        };
+        self.is_equal() && self.replicas.iter().all(is_empty)
+    }
+}
+
+/// Of a container that SCM has as deleted: whether a replica is left.
+pub(super) fn deleted(container: ContainerId, world: &World<'_>) -> Standing {
+    let left = world.nodes.replicas().of(container).map(|(node, _)| node).find(|node| !is_dead(*node, world));
+    match (left, silent(world)) {
+        (Some(node), _) => Standing::because(DiscardState::DiscardUnderWay, "its last replicas go").at(node),
+        (None, Some(away)) => away,
+        (None, None) => Standing::of(DiscardState::DiscardGone),
+    }
+}
+
+/// The container, if blocks of it may be discarded now, or what is in the way.
+pub(super) fn clear<'a>(
+    container: ContainerId,
+    world: &World<'a>,
+    tasks: &Tasks,
+) -> Result<Clear<'a>, Standing> {
+    let Some(known) = known(container, world) else {
+        return Err(Standing::of(DiscardState::DiscardUnknown));
+    };
+    paused(world).map_or(Ok(()), Err)?;
+    match container_state(known.record) {
+        ContainerState::ContainerOpen | ContainerState::Unspecified => {
+            return Err(Standing::of(DiscardState::DiscardOpen));
+        }
+        ContainerState::ContainerQuasiClosed => {
+            let why = "its pipeline lost its majority: what the container is has not been settled";
+            return Err(Standing::because(DiscardState::DiscardTroubled, why));
+        }
+        ContainerState::ContainerDeleted => return Err(deleted(container, world)),
+        ContainerState::ContainerClosed => {}
+    }
+    silent(world).map_or(Ok(()), Err)?;
+    moving(&known, tasks).map_or(Ok(()), Err)?;
+    let there = known.replicas.iter().filter(|(node, _)| !is_dead(*node, world));
+    let replicas: Vec<(NodeId, &ContainerReplica)> = there.copied().collect();
+    if replicas.is_empty() {
+        return Err(Standing::because(
+            DiscardState::DiscardTroubled,
+            "no replica of it is on a node that is not dead",
+        ));
+    }
+    replicas
+        .iter()
+        .find_map(|(node, replica)| of_replica(*node, replica, &known, world))
+        .map_or(Ok(()), Err)?;
+    if known.good_ones_differ(world.node_views()) {
+        let why = "its replicas have other bytes than each other";
+        return Err(Standing::because(DiscardState::DiscardTroubled, why));
+    }
+    Ok(Clear { replicas })
+}
+
+/// Why nothing is discarded at all.
+fn paused(world: &World<'_>) -> Option<Standing> {
+    let why = match (world.in_safe_mode, world.tables.switches().reclaim_stopped) {
+        (true, _) => "SCM is in safe mode",
+        (false, true) => "an operator has stopped it: flotilla admin reclaim start",
+        (false, false) => return None,
+    };
+    Some(Standing::because(DiscardState::DiscardPaused, why))
+}
+
+/// A node that may have replicas that this leader has not heard of.
+fn silent(world: &World<'_>) -> Option<Standing> {
+    if planted::has(Bug::GoneEarly) {
+        return None;
+    }
+    let has_told = |view: &NodeView| view.complete || view.state == NodeState::NodeDead;
+    let (node, _) = world.node_views().iter().find(|(_, view)| !has_told(view))?;
+    let why = "it has not told this SCM of all that it has";
+    Some(Standing::because(DiscardState::DiscardAway, why).at(*node))
+}
+
+/// Replicas that come, or go.
+fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<Standing> {
+    let container = ContainerId(known.record.container);
+    if let Some(node) = known.behind.first() {
+        let why = "its log has not come to the end of the container";
+        return Some(Standing::because(DiscardState::DiscardHeld, why).at(*node));
+    }
+    let asked = |kind| tasks.nodes_with(kind, container).first().copied();
+    let copied = asked(TaskKind::TaskCopy).map(|node| Standing::troubled("it is being copied there", node));
+    let deleted = || {
+        asked(TaskKind::TaskDelete).map(|node| Standing::troubled("its replica there is being deleted", node))
+    };
+    copied.or_else(deleted)
+}
+
+/// What is in the way on one node.
+fn of_replica(
+    node: NodeId,
+    replica: &ContainerReplica,
+    known: &ContainerView<'_>,
+    world: &World<'_>,
+) -> Option<Standing> {
+    let state = world.node_views().get(&node).map_or(NodeState::NodeStale, |view| view.state);
+    if state != NodeState::NodeHealthy && !planted::has(Bug::GoneEarly) {
+        return Some(
+            Standing::because(DiscardState::DiscardAway, "it is silent, and has a replica").at(node),
+        );
+    }
+    if known.on_failing_disks.contains(&node) {
+        return Some(Standing::troubled("the disk of its replica there does not work", node));
+    }
+    let why = match known.quality(replica) {
+        Quality::Good if replica.released => return None,
+        Quality::Good => {
+            let why = "a log there still reads it, until all members of its pipeline have what it has";
+            return Some(Standing::because(DiscardState::DiscardHeld, why).at(node));
+        }
+        Quality::GoodUnmarked => "its replica there is yet to be marked as closed",
+        Quality::Bad => "its replica there is unhealthy",
+        Quality::Ahead => "its replica there goes on past its end",
+        Quality::Diverged => "its replica there has what was committed and the others lack",
+        Quality::Stale => "its replica there ends elsewhere than it does",
+        Quality::Unfinished => "its replica there is not closed",
+    };
+    Some(Standing::troubled(why, node))
+}
+
+pub(super) fn is_dead(node: NodeId, world: &World<'_>) -> bool {
+    world.node_views().get(&node).is_none_or(|view| view.state == NodeState::NodeDead)
+}

@@ -1,0 +1,354 @@
+use super::*;
+use crate::nodes::{Nodes, Silence};
+use crate::ops::testing::{close, create, disk, end, run, three_nodes};
+use crate::replicas::ContainersReport;
+use crate::replication::{Order, known};
+use crate::tables::Tables;
+use proto::scm::scm_command::Command;
+use proto::scm::{
+    CloseContainersCommand, ClosedContainer, ContainerReplica, DeleteContainersCommand, DiskReport,
+    DiskState, ReplicaState, SetSwitchesCommand, Switches,
+};
+use types::Nonce;
+
+const CONTAINER: ContainerId = ContainerId(1);
+const GROUP: u64 = 4;
+
+/// A container on three nodes, as SCM's leader sees it.
+struct Played {
+    tables: Tables,
+    nodes: Nodes,
+    tasks: Tasks,
+    discards: Discards,
+    now: Instant,
+}
+
+/// What a node was told of the container.
+#[derive(Debug, PartialEq)]
+enum Heard {
+    Discard(u64, usize),
+    Take(u64),
+}
+
+fn good() -> ContainerReplica {
+    ContainerReplica {
+        container: CONTAINER.0,
+        pipeline: 1,
+        state: ReplicaState::ReplicaClosed as i32,
+        last_term: 2,
+        last_index: 9,
+        blocks: 10,
+        payload_bytes: 100,
+        released: true,
+        ..ContainerReplica::default()
+    }
+}
+
+/// A replica in which so many blocks were discarded, of its ten.
+fn discarded(blocks: u64, digest: u64) -> ContainerReplica {
+    let left = 10 - blocks;
+    let (discarded_blocks, discards_digest) = (blocks, digest);
+    ContainerReplica { blocks: left, payload_bytes: 10 * left, discarded_blocks, discards_digest, ..good() }
+}
+
+fn names(locals: std::ops::Range<u64>) -> Vec<BlockName> {
+    let name = |local| BlockName { container: CONTAINER, local, nonce: Nonce(7) };
+    locals.map(name).collect()
+}
+
+impl Played {
+    /// The container is open.
+    fn open() -> Played {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let silence = Silence { stale_after: second, dead_after: 9 * second, disk_lost_after: 30 * second };
+        let (nodes, discards) = (Nodes::new(silence, now), Discards::new(Term(3)));
+        Played { tables, nodes, tasks: Tasks::default(), discards, now }
+    }
+
+    /// The container is closed, its pipeline over, and each node has told of a good replica.
+    fn closed() -> Played {
+        let mut played = Played::open();
+        run(&mut played.tables, close(1, "test"));
+        run(&mut played.tables, end(1));
+        let state = ContainerState::ContainerClosed as i32;
+        let closed = ClosedContainer { container: CONTAINER.0, state, last_term: 2, last_index: 9 };
+        let command = CloseContainersCommand { containers: vec![closed] };
+        run(&mut played.tables, Command::CloseContainers(command));
+        (1..=3).for_each(|node| played.hear(node, Some(good())));
+        played
+    }
+
+    /// A node tells of all it has.
+    fn hear(&mut self, node: u64, replica: Option<ContainerReplica>) {
+        let of_disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+        self.nodes.see(NodeId(node), vec![of_disk], self.now);
+        let replicas = replica.map(|replica| ContainerReplica { disk: disk(node, 0), ..replica });
+        let replicas = replicas.into_iter().collect();
+        let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
+        self.nodes.report_containers(NodeId(node), report);
+    }
+
+    fn ask(&mut self, blocks: &[BlockName]) -> Standing {
+        let Played { tables, nodes, tasks, discards, now } = self;
+        let unused = [Unused { container: CONTAINER, blocks: blocks.to_vec(), bytes: 0 }];
+        discards.ask(GROUP, &unused, &World::at(tables, nodes, *now), tasks).remove(0)
+    }
+
+    fn state(&mut self, blocks: &[BlockName]) -> DiscardState {
+        self.ask(blocks).state
+    }
+
+    /// A look, and the containers that are to be closed by it.
+    fn look(&mut self) -> Vec<ContainerId> {
+        let Played { tables, nodes, tasks, discards, now } = self;
+        let world = World::at(tables, nodes, *now);
+        if let Some(known) = known(CONTAINER, &world) {
+            discards.look(&known, &world);
+        }
+        // One of them looks at it.
+        (0..LOOKS).flat_map(|_| discards.plan(&world, tasks, &ScmOptions::default())).collect()
+    }
+
+    fn heard(&self, node: u64) -> Vec<Heard> {
+        let world = World::at(&self.tables, &self.nodes, self.now);
+        let heard = |task: Task| match task.task {
+            Some(task::Task::Discard(it)) => Heard::Discard(it.portion, it.blocks.len()),
+            Some(task::Task::TakeDiscards(it)) => Heard::Take(it.from.unwrap().node),
+            other => panic!("{other:?}"),
+        };
+        self.discards.of(NodeId(node), &world).map(heard).collect()
+    }
+
+    /// A node says that it has done a portion.
+    fn done(&mut self, node: u64, done_portion: u64) {
+        let kind = TaskKind::TaskDiscard as i32;
+        let report = TaskReport { container: CONTAINER.0, kind, done_portion, ..TaskReport::default() };
+        self.discards.report(NodeId(node), &[report], self.now);
+    }
+
+    fn to_delete(&self) -> Vec<ContainerId> {
+        self.discards.to_delete(&World::at(&self.tables, &self.nodes, self.now), &self.tasks, 10)
+    }
+}
+
+#[test]
+fn blocks_are_gone_once_each_replica_has_said_so_and_all_have_discarded_the_same() {
+    let mut played = Played::closed();
+    let blocks = names(1..4);
+    assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
+    assert_eq!(played.heard(1), [], "before a look");
+    played.look();
+    let [Heard::Discard(portion, 3)] = played.heard(1)[..] else { panic!("{:?}", played.heard(1)) };
+    assert_eq!(portion >> 32, 3, "the leader's term");
+    for node in [1, 2] {
+        played.hear(node, Some(discarded(3, 5)));
+        played.done(node, portion);
+    }
+    played.done(3, portion - 1);
+    played.look();
+    assert_eq!((played.heard(1), played.heard(3)), (vec![], vec![Heard::Discard(portion, 3)]));
+    assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay, "one has yet to do it");
+    // It says that it has done it, and not that it has the same.
+    played.done(3, portion);
+    played.look();
+    assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
+    played.hear(3, Some(discarded(3, 5)));
+    played.look();
+    assert_eq!(played.state(&names(1..5)), DiscardState::DiscardUnderWay, "one of them is new");
+    assert_eq!(played.state(&blocks), DiscardState::DiscardGone);
+    // Heard, and forgotten: who asks again is heard again.
+    assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
+}
+
+#[test]
+fn in_doubt_nothing_is_discarded() {
+    let check = |change: &dyn Fn(&mut Played), expect: DiscardState| {
+        let mut played = Played::closed();
+        change(&mut played);
+        let standing = played.ask(&names(1..4));
+        assert_eq!(standing.state, expect, "{standing:?}");
+        played.look();
+        assert_eq!(played.heard(1), [], "{expect:?}");
+        assert_eq!(played.ask(&names(1..4)).state, expect);
+    };
+    use DiscardState::*;
+    let second = Duration::from_secs(1);
+    check(&|played| played.tables = Tables::default(), DiscardUnknown);
+    check(&|played| *played = Played::open(), DiscardOpen);
+    check(&|played| played.hear(2, Some(ContainerReplica { released: false, ..good() })), DiscardHeld);
+    check(
+        &|played| played.hear(2, Some(ContainerReplica { unhealthy: "bad".into(), ..good() })),
+        DiscardTroubled,
+    );
+    check(&|played| played.hear(2, Some(ContainerReplica { last_index: 8, ..good() })), DiscardTroubled);
+    check(&|played| played.hear(2, Some(ContainerReplica { last_index: 10, ..good() })), DiscardTroubled);
+    let state = ReplicaState::ReplicaQuasiClosed as i32;
+    check(&|played| played.hear(2, Some(ContainerReplica { state, ..good() })), DiscardTroubled);
+    let hashed = |hash: &str| Some(ContainerReplica { hash: hash.into(), ..good() });
+    check(
+        &|played| {
+            played.hear(1, hashed("a"));
+            played.hear(2, hashed("b"));
+        },
+        DiscardTroubled,
+    );
+    check(&|played| (1..=3).for_each(|node| played.hear(node, None)), DiscardTroubled);
+    check(
+        &|played| played.tasks.ask(NodeId(2), Order::Delete { container: CONTAINER }, played.now),
+        DiscardTroubled,
+    );
+    check(&|played| played.nodes.replicas_mut().expect_full_report(NodeId(2)), DiscardAway);
+    let silent = |played: &mut Played| {
+        played.now += 2 * second;
+        (1..=2).for_each(|node| played.hear(node, Some(good())));
+    };
+    check(&silent, DiscardAway);
+    let broken = |played: &mut Played| {
+        let state = DiskState::Failed as i32;
+        let broken = DiskReport { disk: disk(3, 0), state, ..DiskReport::default() };
+        played.nodes.see(NodeId(3), vec![broken], played.now);
+    };
+    check(&broken, DiscardTroubled);
+    let stopped = |played: &mut Played| {
+        let switches = Switches { reclaim_stopped: true, ..played.tables.switches() };
+        let command = SetSwitchesCommand { switches: Some(switches) };
+        run(&mut played.tables, Command::SetSwitches(command));
+    };
+    check(&stopped, DiscardPaused);
+}
+
+#[test]
+fn the_dead_are_not_waited_for_and_take_what_was_discarded_when_they_come_back() {
+    let mut played = Played::closed();
+    played.now += Duration::from_secs(10);
+    (1..=2).for_each(|node| played.hear(node, Some(good())));
+    let blocks = names(1..4);
+    assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
+    played.look();
+    let [Heard::Discard(portion, 3)] = played.heard(1)[..] else { panic!("{:?}", played.heard(1)) };
+    for node in [1, 2] {
+        played.hear(node, Some(discarded(3, 5)));
+        played.done(node, portion);
+    }
+    played.look();
+    assert_eq!(played.state(&blocks), DiscardState::DiscardGone);
+
+    played.hear(3, Some(good()));
+    played.look();
+    assert_eq!(played.heard(1), []);
+    assert_eq!(played.heard(3), [Heard::Take(2)]);
+    assert_eq!(
+        played.state(&blocks),
+        DiscardState::DiscardUnderWay,
+        "nobody asked is told so until it has them"
+    );
+    played.hear(3, Some(discarded(3, 5)));
+    played.look();
+    assert!(matches!(played.heard(3)[..], [Heard::Discard(_, 3)]), "asked again, it is done again");
+}
+
+#[test]
+fn replicas_come_to_the_union_of_what_each_has_discarded() {
+    let mut played = Played::closed();
+    played.hear(1, Some(discarded(2, 5)));
+    played.hear(2, Some(discarded(2, 6)));
+    played.look();
+    assert_eq!(
+        (played.heard(1), played.heard(2), played.heard(3)),
+        (vec![Heard::Take(2)], vec![], vec![Heard::Take(2)])
+    );
+    played.hear(1, Some(discarded(4, 11)));
+    played.look();
+    assert_eq!(
+        (played.heard(1), played.heard(2), played.heard(3)),
+        (vec![], vec![Heard::Take(1)], vec![Heard::Take(1)])
+    );
+}
+
+#[test]
+fn a_node_that_failed_is_not_told_the_same_for_a_while() {
+    let mut played = Played::closed();
+    let blocks = names(1..4);
+    played.ask(&blocks);
+    played.look();
+    let (kind, failed) = (TaskKind::TaskDiscard as i32, "no route".to_owned());
+    let report = TaskReport { container: CONTAINER.0, kind, failed, ..TaskReport::default() };
+    played.discards.report(NodeId(2), &[report], played.now);
+    played.look();
+    let standing = played.ask(&blocks);
+    assert_eq!(
+        (standing.state, standing.node),
+        (DiscardState::DiscardTroubled, Some(NodeId(2))),
+        "{standing:?}"
+    );
+    assert_eq!((played.heard(1).len(), played.heard(2).len()), (1, 0));
+    played.now += AVOID_FOR;
+    (1..=3).for_each(|node| played.hear(node, Some(good())));
+    played.look();
+    assert_eq!((played.heard(1).len(), played.heard(2).len()), (1, 1));
+}
+
+#[test]
+fn only_a_container_in_which_nothing_is_left_is_deleted_and_then_all_of_it_is_gone() {
+    let mut played = Played::closed();
+    let check = |played: &mut Played, replicas: [ContainerReplica; 3], is_emptied: bool| {
+        for (node, replica) in (1..).zip(replicas) {
+            played.hear(node, Some(replica));
+        }
+        played.look();
+        assert_eq!(played.to_delete(), Vec::from_iter(is_emptied.then_some(CONTAINER)));
+    };
+    let all = || discarded(10, 5);
+    check(&mut played, [all(), all(), discarded(9, 4)], false);
+    check(&mut played, [all(), all(), discarded(10, 6)], false);
+    check(&mut played, [all(), all(), ContainerReplica { released: false, ..all() }], false);
+    let never = || ContainerReplica { blocks: 0, payload_bytes: 0, ..good() };
+    check(&mut played, [never(), never(), never()], false);
+    check(&mut played, [all(), all(), all()], true);
+
+    let delete = DeleteContainersCommand { containers: vec![CONTAINER.0] };
+    run(&mut played.tables, Command::DeleteContainers(delete));
+    assert_eq!(played.state(&names(1..4)), DiscardState::DiscardUnderWay, "replicas are left");
+    (1..=3).for_each(|node| played.hear(node, None));
+    assert_eq!(played.state(&names(1..4)), DiscardState::DiscardGone);
+    played.nodes.replicas_mut().expect_full_report(NodeId(2));
+    assert_eq!(played.state(&names(1..4)), DiscardState::DiscardAway, "it may have one");
+}
+
+#[test]
+fn an_open_container_is_closed_when_much_of_it_is_dead_or_something_for_long() {
+    let open = |blocks| {
+        let state = ReplicaState::ReplicaOpen as i32;
+        ContainerReplica { state, blocks, payload_bytes: blocks << 20, last_index: 0, last_term: 0, ..good() }
+    };
+    let check = |dead: u64, later: Duration, expect: &[ContainerId]| {
+        let mut played = Played::open();
+        (1..=3).for_each(|node| played.hear(node, Some(open(40))));
+        assert_eq!(played.state(&names(0..dead)), DiscardState::DiscardOpen);
+        played.now += later;
+        assert_eq!(played.state(&names(0..dead)), DiscardState::DiscardOpen);
+        assert_eq!(played.look(), expect, "{dead} dead, {later:?} later");
+        assert_eq!(played.look(), [], "once in a while");
+    };
+    let (day, hour) = (Duration::from_secs(24 * 3600), Duration::from_secs(300));
+    check(9, hour, &[]);
+    check(10, hour, &[CONTAINER]);
+    check(1, day, &[CONTAINER]);
+}
+
+#[test]
+fn only_so_many_blocks_are_remembered() {
+    let mut played = Played::closed();
+    assert_eq!(played.state(&names(0..BLOCKS_MAX as u64 + 7)), DiscardState::DiscardUnderWay);
+    assert_eq!(played.discards.remembered(), BLOCKS_MAX);
+    assert_eq!(played.state(&names(1 << 20..1 << 20 | 9)), DiscardState::DiscardPaused);
+    played.look();
+    assert!(matches!(played.heard(1)[..], [Heard::Discard(_, 4096)]), "in portions");
+    // Nobody asks any more.
+    played.now += FORGOTTEN_AFTER + Duration::from_secs(1);
+    played.look();
+    assert_eq!(played.discards.remembered(), 0);
+}

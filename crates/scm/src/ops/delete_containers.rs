@@ -1,0 +1,57 @@
+//! `DeleteContainers` writes down that nothing is left in closed containers: all their blocks were discarded,
+//! in all their replicas. From here on the replicas go, also one that comes late. One that is not closed, or
+//! is deleted already, stays what it is.
+
+use crate::tables::{TablesMut, container_state};
+use proto::scm::{ContainerRecord, ContainerState, DeleteContainersCommand, ScmReply};
+use types::ContainerId;
+
+/// Bounds one log entry: some kilobytes.
+pub(crate) const DELETE_CONTAINERS_MAX: usize = 1000;
+
+pub(super) fn apply(
+    tables: &mut TablesMut<'_>,
+    command: DeleteContainersCommand,
+) -> Result<ScmReply, String> {
+    let count = command.containers.len();
+    if count > DELETE_CONTAINERS_MAX {
+        return Err(format!("{count} containers, at most {DELETE_CONTAINERS_MAX} at once"));
+    }
+    for container in command.containers.into_iter().map(ContainerId) {
+        let closed = tables.container(container).copied();
+        let closed = closed.filter(|record| container_state(record) == ContainerState::ContainerClosed);
+        if let Some(record) = closed {
+            let state = ContainerState::ContainerDeleted.into();
+            tables.put_container(ContainerRecord { state, emptied: true, ..record });
+        }
+    }
+    Ok(ScmReply::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{create, run, three_nodes};
+    use super::*;
+    use proto::scm::scm_command::Command;
+    use proto::scm::{CloseContainersCommand, ClosedContainer};
+
+    #[test]
+    fn only_a_closed_container_becomes_an_emptied_one_and_stays_that() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, create([1, 2, 3]));
+        let delete = Command::DeleteContainers(DeleteContainersCommand { containers: vec![1, 2, 99] });
+        let state = ContainerState::ContainerClosed as i32;
+        let close = |last_index| {
+            let closed = ClosedContainer { container: 1, state, last_term: 2, last_index };
+            Command::CloseContainers(CloseContainersCommand { containers: vec![closed] })
+        };
+        run(&mut tables, close(70));
+        assert_eq!(run(&mut tables, delete).refused, "");
+        run(&mut tables, close(80));
+        let record = |container| *tables.container(ContainerId(container)).unwrap();
+        let ContainerRecord { emptied, last_index, .. } = record(1);
+        assert_eq!((record(1).state(), emptied, last_index), (ContainerState::ContainerDeleted, true, 70));
+        assert!(container_state(&record(2)) == ContainerState::ContainerOpen && !record(2).emptied);
+    }
+}

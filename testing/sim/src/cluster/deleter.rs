@@ -1,0 +1,147 @@
+//! Somebody who files blocks as a group of names does, and asks SCM for them to go until it says that they are
+//! gone; and what is held against that: no replica has a block that was called gone.
+
+use super::ledger::{Ledger, Written};
+use super::reader::{Way, read_checked};
+use super::run::Run;
+use super::scm_calls::ScmCalls;
+use super::view::{View, Views};
+use disk::sim::Random;
+use proto::scm::{
+    ContainerInfo, ContainerState, DiscardBlocksRequest, DiscardProgress, DiscardState, NodeState,
+    ReplicaState, UnusedBlocks,
+};
+use rpc::Connector;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+use types::{BlockName, ContainerId};
+
+const GROUP: u64 = 7;
+/// What a group may ask for at once.
+const CONTAINERS_MAX: usize = 64;
+const PAUSE_MS_MAX: u64 = 500;
+/// Of so many turns one condemns all of a container.
+const WHOLE_ONE_IN: u64 = 8;
+/// A view that is older says nothing of who has what when a block is called gone.
+const VIEW_AGE_MAX: Duration = Duration::from_secs(2);
+
+pub(super) struct Deleter {
+    pub(super) ledger: Ledger,
+    pub(super) connector: Arc<dyn Connector>,
+    pub(super) scm: ScmCalls,
+    pub(super) cluster: String,
+    pub(super) views: Views,
+    pub(super) now: Box<dyn Fn() -> Duration + Send>,
+    pub(super) random: Random,
+}
+
+impl Deleter {
+    pub(super) async fn run(mut self) {
+        loop {
+            sleep(Duration::from_millis(1 + self.random.below(PAUSE_MS_MAX))).await;
+            if self.ledger.is_writing() {
+                let is_whole = self.random.one_in(WHOLE_ONE_IN);
+                self.ledger.condemn(is_whole, |count| self.random.below(count as u64) as usize);
+            }
+            self.ask().await;
+        }
+    }
+
+    async fn ask(&mut self) {
+        let mut by_container: BTreeMap<ContainerId, Vec<Written>> = BTreeMap::new();
+        for written in self.ledger.filed() {
+            by_container.entry(written.block.container).or_default().push(written);
+        }
+        let skip = self.random.below(1 + by_container.len() as u64) as usize;
+        let asked: Vec<_> = by_container.into_iter().skip(skip).take(CONTAINERS_MAX).collect();
+        if asked.is_empty() {
+            return;
+        }
+        let unused = |(container, written): &(ContainerId, Vec<Written>)| UnusedBlocks {
+            container: container.0,
+            blocks: written.iter().map(|written| written.block.into()).collect(),
+            bytes: written.iter().map(|written| written.length).sum(),
+        };
+        let request = DiscardBlocksRequest { group: GROUP, containers: asked.iter().map(unused).collect() };
+        let answer = self.scm.call(|mut scm| async move { scm.discard_blocks(request).await }).await;
+        let Ok(answer) = answer else { return };
+        let view = self.views.newest().filter(|view| (self.now)() < view.asked_at + VIEW_AGE_MAX);
+        for ((container, written), progress) in asked.into_iter().zip(answer.containers) {
+            self.take(container, written, &progress, view.as_deref()).await;
+        }
+    }
+
+    async fn take(
+        &mut self,
+        container: ContainerId,
+        written: Vec<Written>,
+        progress: &DiscardProgress,
+        view: Option<&View>,
+    ) {
+        if progress.container != container.0 {
+            return self.ledger.fail(format!("SCM was asked of container {container} and says {progress:?}"));
+        }
+        if progress.state() != DiscardState::DiscardGone {
+            return;
+        }
+        let names: Vec<BlockName> = written.iter().map(|written| written.block).collect();
+        self.ledger.event(format_args!("gone: {names:?}"));
+        self.ledger.gone(&names);
+        let Some(info) = view.and_then(|view| view.containers.iter().find(|it| it.container == container.0))
+        else {
+            return;
+        };
+        let holders = holders(info);
+        for written in written.iter().take(2) {
+            for address in &holders {
+                let way = Way { connector: &*self.connector, cluster: &self.cluster, address };
+                if read_checked(&way, &self.ledger, written, 0, written.length).await.is_ok() {
+                    let block = written.block;
+                    self.ledger.fail(format!("block {block} was called gone, and {address} still has it"));
+                }
+            }
+        }
+    }
+}
+
+/// The nodes that are not dead and have a replica of a container that was closed.
+fn holders(info: &ContainerInfo) -> Vec<String> {
+    if info.state() != ContainerState::ContainerClosed {
+        return Vec::new();
+    }
+    let has_it = info.replicas.iter().filter(|info| {
+        let is_closed = info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaClosed);
+        is_closed && info.node_state() != NodeState::NodeDead && !info.disk_lost
+    });
+    has_it.filter_map(|info| info.node.as_ref()).map(|node| node.address.clone()).collect()
+}
+
+impl Run {
+    /// The block that waits to be called gone, if one does that need not wait for an operator.
+    pub(super) fn waits_to_be_gone(&self, view: &View) -> Option<String> {
+        let is_excused = |container: ContainerId| {
+            let info = view.containers.iter().find(|info| info.container == container.0);
+            info.is_some_and(|info| self.losses.excuse(info) || self.waits_for_room(info))
+                || info.is_none() && self.is_lost_with_scm(container)
+        };
+        let filed = self.ledger.filed();
+        let waits = filed.iter().find(|written| !is_excused(written.block.container))?;
+        Some(format!("block {} is not gone, of {}", waits.block, filed.len()))
+    }
+}
+
+/// Good replicas of a closed container that have not discarded the same.
+pub(super) fn unequal(info: &ContainerInfo) -> Option<String> {
+    let there = info.replicas.iter().filter(|info| info.node_state() == NodeState::NodeHealthy);
+    let mut discarded: Vec<(u64, u64)> = there
+        .filter_map(|info| info.replica.as_ref())
+        .map(|replica| (replica.discarded_blocks, replica.discards_digest))
+        .collect();
+    discarded.dedup();
+    let is_closed = info.state() == ContainerState::ContainerClosed;
+    (is_closed && discarded.len() > 1).then(|| {
+        format!("replicas of container {} have discarded different blocks: {discarded:?}", info.container)
+    })
+}
