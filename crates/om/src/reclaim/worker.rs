@@ -155,12 +155,13 @@ impl Worker {
         self.check_leads()?;
         let (told, mut is_all) = (self.ask(&asked).await?, true);
         for (found, progress) in asked.iter().zip(told) {
-            if progress.state() != DiscardState::DiscardGone {
+            let gone = gone(found, &progress);
+            self.forget(found.container, &gone, &[]).await?;
+            self.reclaim.counts.forgotten.add(gone.len() as u64);
+            if gone.len() < found.blocks.len() {
                 self.wait(found, progress);
                 continue;
             }
-            self.forget(found.container, &found.blocks, &[]).await?;
-            self.reclaim.counts.forgotten.add(found.blocks.len() as u64);
             self.waits.remove(found.container);
             is_all &= !found.is_part;
         }
@@ -228,4 +229,14 @@ impl Worker {
         let command = ops::prepare::<O>(RequestId(random().random()), None, what, fresh)?;
         self.replica.change::<O>(command).await
     }
+}
+
+/// The blocks of which SCM says that they are gone.
+fn gone(found: &OfContainer, progress: &DiscardProgress) -> Vec<BlockKey> {
+    let is_gone = |at: usize| match progress.state() {
+        DiscardState::DiscardGone => true,
+        _ => progress.gone.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1),
+    };
+    let blocks = found.blocks.iter().enumerate();
+    blocks.filter(|(at, _)| is_gone(*at)).map(|(_, block)| *block).collect()
 }

@@ -28,8 +28,8 @@ use types::{BlockName, ContainerId, NodeId, PipelineId, Term};
 use waiting::Portion;
 pub(crate) use waiting::{Asked, Waiting};
 
-/// Blocks that are remembered at a time, some fifty bytes each, and as much again in portions that are told:
-/// 20 MB. More wait where they are filed.
+/// Blocks that are remembered at a time because they are to go, some fifty bytes each, as many again that are gone,
+/// and in portions that are told: 30 MB. More wait where they are filed.
 const BLOCKS_MAX: usize = 200_000;
 /// Containers that are remembered at a time, some hundred bytes each beside their blocks.
 const CONTAINERS_MAX: usize = 20_000;
@@ -56,6 +56,27 @@ pub(crate) struct Unused {
     pub(crate) blocks: Vec<BlockName>,
     /// 0: not known.
     pub(crate) bytes: u64,
+}
+
+/// What a group hears of what it asked for.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) standing: Standing,
+    /// Of each block, in the order of the request; empty: of none, or, where the standing says so, of all.
+    gone: Vec<bool>,
+}
+
+impl Answer {
+    fn of(standing: Standing) -> Answer {
+        Answer { standing, gone: Vec::new() }
+    }
+
+    pub(crate) fn to_proto(&self, container: ContainerId) -> DiscardProgress {
+        let byte = |bits: &[bool]| bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
+        let is_some = self.gone.contains(&true);
+        let gone = self.gone.chunks(8).filter(|_| is_some).map(byte).collect::<Vec<u8>>().into();
+        DiscardProgress { gone, ..self.standing.to_proto(container) }
+    }
 }
 
 /// What a node is told.
@@ -114,7 +135,7 @@ impl Discards {
         unused: &[Unused],
         world: &World<'_>,
         tasks: &Tasks,
-    ) -> Vec<Standing> {
+    ) -> Vec<Answer> {
         let mut room = BLOCKS_MAX.saturating_sub(self.remembered());
         unused.iter().map(|unused| self.ask_of(group, unused, &mut room, world, tasks)).collect()
     }
@@ -126,45 +147,61 @@ impl Discards {
         room: &mut usize,
         world: &World<'_>,
         tasks: &Tasks,
-    ) -> Standing {
+    ) -> Answer {
         let container = unused.container;
         let Some(record) = world.tables.container(container) else {
-            return Standing::of(DiscardState::DiscardUnknown);
+            return Answer::of(Standing::of(DiscardState::DiscardUnknown));
         };
         if container_state(record) == ContainerState::ContainerDeleted {
             self.waiting.remove(&container);
-            return deleted(container, world);
+            return Answer::of(deleted(container, world));
         }
         if !self.waiting.contains_key(&container) && self.waiting.len() >= CONTAINERS_MAX {
-            return busy(format!("{CONTAINERS_MAX} containers wait at SCM already"));
+            return Answer::of(busy(format!("{CONTAINERS_MAX} containers wait at SCM already")));
         }
         let count = unused.blocks.len() as u64;
         let waiting = self.waiting.entry(container).or_insert_with(|| Waiting::new(container));
         waiting.note(group, count, unused.bytes, world.now);
-        let standing = match clear(container, world, tasks) {
-            Err(standing) => standing,
+        let answer = match clear(container, world, tasks) {
+            Err(standing) => Answer::of(standing),
             Ok(clear) => self.take_in(group, unused, room, &clear),
         };
         if let Some(waiting) = self.waiting.get_mut(&container) {
-            waiting.standing = standing.clone();
+            waiting.standing = answer.standing.clone();
         }
-        standing
+        answer
     }
 
-    fn take_in(&mut self, group: u64, unused: &Unused, room: &mut usize, clear: &Clear<'_>) -> Standing {
+    fn take_in(&mut self, group: u64, unused: &Unused, room: &mut usize, clear: &Clear<'_>) -> Answer {
         let waiting = self.waiting.get_mut(&unused.container).expect("noted above");
-        if waiting.are_gone(&unused.blocks) && clear.is_equal() {
-            waiting.forget(group, &unused.blocks);
+        let names = &unused.blocks;
+        let gone = if clear.is_equal() { waiting.take_gone(names) } else { vec![false; names.len()] };
+        if !gone.contains(&false) {
+            waiting.forget(group);
             if waiting.asked.is_empty() {
                 self.waiting.remove(&unused.container);
             }
-            return Standing::of(DiscardState::DiscardGone);
+            return Answer::of(Standing::of(DiscardState::DiscardGone));
         }
-        match waiting.remember(&unused.blocks, room) {
+        let rest = names.iter().zip(&gone).filter(|(_, is_gone)| !**is_gone).map(|(name, _)| name);
+        let standing = match waiting.remember(rest, room) {
             // What was in the way is told until the next look.
             true if waiting.standing.state == DiscardState::DiscardTroubled => waiting.standing.clone(),
             true => Standing::of(DiscardState::DiscardUnderWay),
             false => busy(format!("{BLOCKS_MAX} blocks wait at SCM already")),
+        };
+        Answer { standing, gone }
+    }
+
+    /// Has only so many stand for that groups have not heard of: a group that asks again is heard again.
+    fn forget_unheard(&mut self) {
+        let mut unheard: usize = self.waiting.values().map(Waiting::unheard).sum();
+        for waiting in self.waiting.values_mut() {
+            if unheard <= BLOCKS_MAX {
+                break;
+            }
+            unheard -= waiting.unheard();
+            waiting.forget_gone();
         }
     }
 
@@ -244,6 +281,7 @@ impl Discards {
             }
         }
         self.waiting = waiting;
+        self.forget_unheard();
         rolls
     }
 

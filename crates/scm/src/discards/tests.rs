@@ -91,14 +91,14 @@ impl Played {
         self.nodes.report_containers(NodeId(node), report);
     }
 
-    fn ask(&mut self, blocks: &[BlockName]) -> Standing {
+    fn ask(&mut self, blocks: &[BlockName]) -> Answer {
         let Played { tables, nodes, tasks, discards, now } = self;
         let unused = [Unused { container: CONTAINER, blocks: blocks.to_vec(), bytes: 0 }];
         discards.ask(GROUP, &unused, &World::at(tables, nodes, *now), tasks).remove(0)
     }
 
     fn state(&mut self, blocks: &[BlockName]) -> DiscardState {
-        self.ask(blocks).state
+        self.ask(blocks).standing.state
     }
 
     /// A look, and the containers that are to be closed by it.
@@ -157,10 +157,45 @@ fn blocks_are_gone_once_each_replica_has_said_so_and_all_have_discarded_the_same
     assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
     played.hear(3, Some(discarded(3, 5)));
     played.look();
-    assert_eq!(played.state(&names(1..5)), DiscardState::DiscardUnderWay, "one of them is new");
     assert_eq!(played.state(&blocks), DiscardState::DiscardGone);
     // Heard, and forgotten: who asks again is heard again.
     assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
+}
+
+/// A group that asks for one block more each time hears of those before.
+#[test]
+fn what_is_gone_of_a_request_is_said_though_more_is_asked_for() {
+    let mut played = Played::closed();
+    for asked in 1..4 {
+        let answer = played.ask(&names(asked - 1..asked + 1));
+        assert_eq!(answer.standing.state, DiscardState::DiscardUnderWay);
+        let expect: &[u8] = if asked == 1 { &[] } else { &[0b01] };
+        assert_eq!(&answer.to_proto(CONTAINER).gone[..], expect, "{asked}");
+        played.look();
+        let [Heard::Discard(portion, _)] = played.heard(1)[..] else { panic!("{:?}", played.heard(1)) };
+        for node in 1..=3 {
+            played.hear(node, Some(discarded(asked + 1, 5)));
+            played.done(node, portion);
+        }
+        played.look();
+    }
+}
+
+#[test]
+fn what_is_gone_and_not_heard_of_takes_no_room_for_ever() {
+    let mut played = Played::closed();
+    let waiting = Waiting::new(CONTAINER);
+    let waiting = played.discards.waiting.entry(CONTAINER).or_insert(waiting);
+    let mut room = usize::MAX;
+    waiting.remember(names(0..BLOCKS_MAX as u64 + 1).iter(), &mut room);
+    for _ in 0..=BLOCKS_MAX / waiting::PORTION_BLOCKS_MAX {
+        let blocks = waiting.next();
+        waiting.portion = Some(Portion { number: 1, blocks, acked: BTreeSet::new() });
+        waiting.finish_portion();
+    }
+    assert_eq!((waiting.remembered(), waiting.unheard()), (0, BLOCKS_MAX + 1));
+    played.discards.forget_unheard();
+    assert_eq!(played.discards.waiting[&CONTAINER].unheard(), 0);
 }
 
 #[test]
@@ -168,11 +203,11 @@ fn in_doubt_nothing_is_discarded() {
     let check = |change: &dyn Fn(&mut Played), expect: DiscardState| {
         let mut played = Played::closed();
         change(&mut played);
-        let standing = played.ask(&names(1..4));
+        let standing = played.ask(&names(1..4)).standing;
         assert_eq!(standing.state, expect, "{standing:?}");
         played.look();
         assert_eq!(played.heard(1), [], "{expect:?}");
-        assert_eq!(played.ask(&names(1..4)).state, expect);
+        assert_eq!(played.state(&names(1..4)), expect);
     };
     use DiscardState::*;
     let second = Duration::from_secs(1);
@@ -278,7 +313,7 @@ fn a_node_that_failed_is_not_told_the_same_for_a_while() {
     let report = TaskReport { container: CONTAINER.0, kind, failed, ..TaskReport::default() };
     played.discards.report(NodeId(2), &[report], played.now);
     played.look();
-    let standing = played.ask(&blocks);
+    let standing = played.ask(&blocks).standing;
     assert_eq!(
         (standing.state, standing.node),
         (DiscardState::DiscardTroubled, Some(NodeId(2))),

@@ -33,20 +33,30 @@ pub(crate) struct Waiting {
     pub(crate) standing: Standing,
     /// By group.
     pub(crate) asked: BTreeMap<u64, Asked>,
-    /// Whether each block is gone from every replica. Remembered until its group has heard that.
-    blocks: BTreeMap<(u64, Nonce), bool>,
+    /// Blocks that are to go.
+    blocks: BTreeSet<Key>,
+    /// Blocks that are gone from every replica, until a group has heard that.
+    gone: BTreeSet<Key>,
     pub(super) portion: Option<Portion>,
 }
+
+type Key = (u64, Nonce);
 
 impl Waiting {
     pub(super) fn new(container: ContainerId) -> Waiting {
         let standing = Standing::of(DiscardState::DiscardUnderWay);
-        Waiting { container, standing, asked: BTreeMap::new(), blocks: BTreeMap::new(), portion: None }
+        let (asked, blocks, gone, portion) = Default::default();
+        Waiting { container, standing, asked, blocks, gone, portion }
     }
 
-    /// The number of blocks that are remembered.
+    /// The number of blocks that are remembered because they are to go.
     pub(crate) fn remembered(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// The number of blocks that are gone, and of which no group has heard that yet.
+    pub(super) fn unheard(&self) -> usize {
+        self.gone.len()
     }
 
     pub(super) fn note(&mut self, group: u64, blocks: u64, bytes: u64, now: Instant) {
@@ -54,45 +64,53 @@ impl Waiting {
         self.asked.insert(group, Asked { blocks, bytes, since, at: now });
     }
 
-    pub(super) fn are_gone(&self, names: &[BlockName]) -> bool {
-        names.iter().all(|name| self.blocks.get(&key(name)) == Some(&true))
+    /// Which of these are gone. A group hears it and they are forgotten: whose answer is lost asks again, which costs
+    /// nodes a look-up for each.
+    pub(super) fn take_gone(&mut self, names: &[BlockName]) -> Vec<bool> {
+        names.iter().map(|name| self.gone.remove(&key(name))).collect()
     }
 
-    /// A group has heard that these are gone.
-    pub(super) fn forget(&mut self, group: u64, names: &[BlockName]) {
-        for name in names {
-            self.blocks.remove(&key(name));
-        }
+    /// Forgets what is gone, as if groups had heard it.
+    pub(super) fn forget_gone(&mut self) {
+        self.gone.clear();
+    }
+
+    /// A group has nothing more that is to go.
+    pub(super) fn forget(&mut self, group: u64) {
         self.asked.remove(&group);
     }
 
     /// Remembers as many of these as there is room for, which it takes; whether any of them is remembered now.
-    pub(super) fn remember(&mut self, names: &[BlockName], room: &mut usize) -> bool {
-        let before = self.blocks.len();
-        for name in names {
-            if self.blocks.len() < before + *room {
-                self.blocks.entry(key(name)).or_insert(false);
+    pub(super) fn remember<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a BlockName>,
+        room: &mut usize,
+    ) -> bool {
+        let mut is_any = false;
+        for key in names.map(key) {
+            let is_known = self.blocks.contains(&key);
+            if !is_known && *room > 0 {
+                *room -= 1;
+                self.blocks.insert(key);
             }
+            is_any |= self.blocks.contains(&key);
         }
-        *room -= self.blocks.len() - before;
-        names.iter().any(|name| self.blocks.contains_key(&key(name)))
+        is_any
     }
 
     /// The next blocks that nodes are to be told; none where all are gone.
     pub(super) fn next(&self) -> Arc<[BlockName]> {
         let container = self.container;
-        let rest = self.blocks.iter().filter(|(_, is_gone)| !**is_gone);
-        rest.map(|((local, nonce), _)| BlockName { container, local: *local, nonce: *nonce })
-            .take(PORTION_BLOCKS_MAX)
-            .collect()
+        let names = self.blocks.iter().map(|&(local, nonce)| BlockName { container, local, nonce });
+        names.take(PORTION_BLOCKS_MAX).collect()
     }
 
     /// The portion is gone from every replica; how many blocks it had.
     pub(super) fn finish_portion(&mut self) -> u64 {
         let Some(portion) = self.portion.take() else { return 0 };
-        for name in portion.blocks.iter() {
-            // Not one that is not remembered any more.
-            self.blocks.entry(key(name)).and_modify(|is_gone| *is_gone = true);
+        for key in portion.blocks.iter().map(key) {
+            self.blocks.remove(&key);
+            self.gone.insert(key);
         }
         portion.blocks.len() as u64
     }
@@ -104,6 +122,6 @@ impl Waiting {
     }
 }
 
-fn key(name: &BlockName) -> (u64, Nonce) {
+fn key(name: &BlockName) -> Key {
     (name.local, name.nonce)
 }

@@ -17,11 +17,11 @@ pub(super) fn discard_blocks(
 ) -> Result<DiscardBlocksResponse, Failure> {
     check(&request)?;
     let unused = request.containers.iter().map(parse).collect::<Result<Vec<Unused>, Failure>>()?;
-    let standings = leader.plan(|world, replication| {
+    let answers = leader.plan(|world, replication| {
         replication.discards.ask(request.group, &unused, world, &replication.tasks)
     });
-    let progress = unused.iter().zip(standings);
-    let containers = progress.map(|(unused, standing)| standing.to_proto(unused.container)).collect();
+    let answers = unused.iter().zip(answers);
+    let containers = answers.map(|(unused, answer)| answer.to_proto(unused.container)).collect();
     Ok(DiscardBlocksResponse { containers })
 }
 
