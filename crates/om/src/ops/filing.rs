@@ -20,6 +20,8 @@ pub(crate) struct Filed {
     records: u32,
     /// The change of what there is, modulo 2^64.
     change: UnusedTotals,
+    /// Unused blocks that there were before the entry, once somebody has asked.
+    unused_before: Option<u64>,
 }
 
 impl Filed {
@@ -52,6 +54,16 @@ impl Filed {
         self.change
     }
 
+    /// Whether there is any unused block: where there is none, nobody is asked for each.
+    fn has_unused(&mut self, tables: &Overlay<'_>) -> anyhow::Result<bool> {
+        let before = match self.unused_before {
+            Some(before) => before,
+            None => tables.message::<UnusedTotals>(UNUSED_TOTALS_KEY)?.unwrap_or_default().unused_blocks,
+        };
+        self.unused_before = Some(before);
+        Ok(before.wrapping_add(self.change.unused_blocks) != 0)
+    }
+
     /// Notes how much there is after the entry.
     pub(super) fn end(self, tables: &mut Overlay<'_>) -> anyhow::Result<()> {
         if self.change == UnusedTotals::default() {
@@ -80,8 +92,8 @@ fn bytes(pieces: &[BlockPiece]) -> u64 {
 impl Apply<'_, '_> {
     /// Refuses what would name a block that is unused by now, and may be gone. Whoever finds its blocks refused once has
     /// them filed, and writes again.
-    pub(super) fn check_takes(&self, pieces: &[BlockPiece]) -> Result<(), Refusal> {
-        if self.rules < RULES {
+    pub(super) fn check_takes(&mut self, pieces: &[BlockPiece]) -> Result<(), Refusal> {
+        if self.rules < RULES || !self.filed.has_unused(self.tables)? {
             return Ok(());
         }
         for block in pieces.iter().filter_map(BlockKey::of) {

@@ -78,8 +78,10 @@ pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow:
             return Ok(Portion { containers, next: Some(container) });
         }
         if !waits.is_waiting(container, now) {
-            let of_container = of_container(db, &mut unused, &mut named, container, &mut room)?;
-            containers.push(of_container);
+            let blocks_max = room.min(waits.blocks_max(container));
+            let (found, looked_at) = of_container(db, &mut unused, &mut named, container, blocks_max)?;
+            room -= looked_at;
+            containers.push(found);
         }
         let Some(next) = container.checked_add(1) else { break };
         unused.leap(&container_prefix(UNUSED_PREFIX, next));
@@ -87,24 +89,31 @@ pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow:
     Ok(Portion { containers, next: None })
 }
 
+/// And how many blocks were looked at.
 fn of_container(
     db: &Db,
     unused: &mut Scan<'_>,
     named: &mut Scan<'_>,
     container: u64,
-    room: &mut usize,
-) -> anyhow::Result<OfContainer> {
-    let (blocks, named_still) = Default::default();
-    let mut found =
-        OfContainer { container, blocks, bytes: 0, named: named_still, oldest_ms: u64::MAX, is_part: false };
+    blocks_max: usize,
+) -> anyhow::Result<(OfContainer, usize)> {
+    let mut found = OfContainer {
+        container,
+        blocks: Vec::new(),
+        bytes: 0,
+        named: Vec::new(),
+        oldest_ms: u64::MAX,
+        is_part: false,
+    };
+    let mut looked_at = 0;
     while let Some((key, value)) = unused.record()? {
         let block = BlockKey::in_key(key).filter(|block| block.container() == container);
         let Some(block) = block else { break };
-        if *room == 0 {
+        if looked_at == blocks_max {
             found.is_part = true;
             break;
         }
-        *room -= 1;
+        looked_at += 1;
         let UnusedBlock { bytes, deleted_ms } = decode(key, value)?;
         found.oldest_ms = found.oldest_ms.min(deleted_ms);
         match look_up(db, named, &block)? {
@@ -117,7 +126,7 @@ fn of_container(
         }
         unused.step();
     }
-    Ok(found)
+    Ok((found, looked_at))
 }
 
 enum Look {

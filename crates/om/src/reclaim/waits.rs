@@ -14,6 +14,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(20);
 const PAUSE_UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 /// Containers whose turn is kept, some hundred bytes each; of more it is asked each time.
 const WAITS_MAX: usize = 65_536;
+/// Blocks by which it is tried whether a container still waits.
+const BLOCKS_TRIED: usize = 1024;
 /// Of the reason: enough for people.
 const WHY_CHARS_MAX: usize = 200;
 
@@ -56,6 +58,19 @@ impl Waits {
     pub(super) fn is_waiting(&self, container: u64, now: Instant) -> bool {
         let known = self.0.lock().expect("no holder panics");
         known.containers.get(&container).is_some_and(|wait| wait.again_at > now)
+    }
+
+    /// How many blocks of a container SCM is asked about at a time: of one that waits for something few, so that many of
+    /// these cost little. Of one that is open all, since their number says whether it is closed.
+    pub(super) fn blocks_max(&self, container: u64) -> usize {
+        use DiscardState::{DiscardAway, DiscardHeld, DiscardPaused, DiscardTroubled, DiscardUnknown};
+        let known = self.0.lock().expect("no holder panics");
+        match known.containers.get(&container).map(|wait| wait.said.state) {
+            Some(DiscardHeld | DiscardAway | DiscardTroubled | DiscardPaused | DiscardUnknown) => {
+                BLOCKS_TRIED
+            }
+            _ => usize::MAX,
+        }
     }
 
     /// The container waits.
@@ -132,6 +147,10 @@ mod tests {
         assert_eq!(held, [500, 1000, 2000, 4000, 8000, 16_000, 20_000, 20_000]);
         let at_work: Vec<u128> = (0..4).map(|_| pause(DiscardState::DiscardUnderWay).as_millis()).collect();
         assert_eq!(at_work, [500, 1000, 2000, 2000]);
+        assert_eq!(waits.blocks_max(7), usize::MAX);
+        pause(DiscardState::DiscardAway);
+        assert_eq!((waits.blocks_max(7), waits.blocks_max(8)), (BLOCKS_TRIED, usize::MAX));
+        (0..3).for_each(|_| drop(pause(DiscardState::DiscardUnderWay)));
         assert!(waits.is_waiting(7, begun + Duration::from_millis(1999)));
         assert!(!waits.is_waiting(7, begun + Duration::from_secs(2)) && !waits.is_waiting(8, begun));
         waits.remove(7);
