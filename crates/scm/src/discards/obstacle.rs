@@ -35,8 +35,13 @@ impl Standing {
     }
 
     pub(crate) fn to_proto(&self, container: ContainerId) -> DiscardProgress {
-        let (state, why) = (self.state.into(), self.why.clone());
-        DiscardProgress { container: container.0, state, why, node: self.node.map_or(0, |node| node.0) }
+        DiscardProgress {
+            container: container.0,
+            state: self.state.into(),
+            why: self.why.clone(),
+            node: self.node.map_or(0, |node| node.0),
+            ..DiscardProgress::default()
+        }
     }
 }
 
