@@ -2,13 +2,14 @@
 //!
 //! What a row names no more is deleted pieces first (`d`), and after a while, container by container, unused blocks (`e`).
 //! Its rows of `l` stay until then, so `l` may have more than there is and never less: whoever needs to know looks at the
-//! row that is said to name the block ([`names`]).
+//! row that is said to name the block ([`NamingRows`]).
 
 use crate::overlay::Overlay;
 use crate::tables::{Read, decode};
 use bytes::Bytes;
 use proto::datanode::BlockName;
 use proto::om::{BlockPiece, KeyPieces, PartPieces};
+use std::collections::HashMap;
 
 /// The prefix of the rows that say what names a block.
 pub(crate) const NAMED_PREFIX: &[u8] = b"l";
@@ -118,19 +119,48 @@ pub(crate) fn pieces_in(tables: &impl Read, row: &[u8]) -> anyhow::Result<Vec<Bl
     tables.get(row)?.map_or(Ok(Vec::new()), |value| pieces_of(row, &value))
 }
 
-/// Whether a row, as it is now, names a block.
-pub(crate) fn names(tables: &impl Read, row: &[u8], block: &BlockKey) -> anyhow::Result<bool> {
-    Ok(pieces_in(tables, row)?.iter().filter_map(BlockKey::of).any(|named| named == *block))
+/// Rows that were looked at, and what each names, as they are as long as this stands. A row of a large object has a
+/// hundred thousand blocks, and who asks for one of them asks for the next.
+#[derive(Default)]
+pub(crate) struct NamingRows {
+    rows: HashMap<Vec<u8>, HashMap<BlockKey, u64>>,
 }
 
-/// Whether any row, as it is now, names a block.
-pub(crate) fn is_named(tables: &Overlay<'_>, block: &BlockKey) -> anyhow::Result<bool> {
-    for named in tables.scan(&block.named_prefix()) {
-        if names(tables, naming_row(&named?.0), block)? {
-            return Ok(true);
+impl NamingRows {
+    const ROWS_MAX: usize = 16;
+
+    /// The bytes that a row has in a block, modulo 2^64; `None`: it does not name it.
+    pub(crate) fn bytes(
+        &mut self,
+        tables: &impl Read,
+        row: &[u8],
+        block: &BlockKey,
+    ) -> anyhow::Result<Option<u64>> {
+        if !self.rows.contains_key(row) {
+            let mut blocks: HashMap<BlockKey, u64> = HashMap::new();
+            for piece in pieces_in(tables, row)? {
+                if let Some(block) = BlockKey::of(&piece) {
+                    let bytes = blocks.entry(block).or_default();
+                    *bytes = bytes.wrapping_add(piece.length);
+                }
+            }
+            if self.rows.len() >= Self::ROWS_MAX {
+                self.rows.clear();
+            }
+            self.rows.insert(row.to_vec(), blocks);
         }
+        Ok(self.rows.get(row).and_then(|blocks| blocks.get(block)).copied())
     }
-    Ok(false)
+
+    /// Whether any row names a block.
+    pub(crate) fn name(&mut self, tables: &Overlay<'_>, block: &BlockKey) -> anyhow::Result<bool> {
+        for named in tables.scan(&block.named_prefix()) {
+            if self.bytes(tables, naming_row(&named?.0), block)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 #[cfg(test)]

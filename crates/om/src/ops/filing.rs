@@ -2,7 +2,7 @@
 //! ([`crate::reclaim`]).
 
 use super::Apply;
-use crate::blocks::{self, BlockKey};
+use crate::blocks::{self, BlockKey, NamingRows};
 use crate::overlay::Overlay;
 use crate::tables::{Read, Refusal, UNUSED_TOTALS_KEY, deleted_key};
 use prost::Message;
@@ -118,7 +118,12 @@ impl Apply<'_, '_> {
             return;
         }
         self.filed.delete(&pieces);
-        let row = bytes::Bytes::copy_from_slice(row);
+        let mut row = bytes::Bytes::copy_from_slice(row);
+        // A command of before leaves what upgrading makes of what it left then: members upgrade at different entries.
+        if self.rules < RULES {
+            blocks::unname(self.tables, &row, &pieces);
+            row.clear();
+        }
         let record = DeletedPieces { pieces, deleted_ms: self.now_ms, row };
         self.tables.put(deleted_key(self.index, self.filed.records), record.encode_to_vec());
         self.filed.records += 1;
@@ -127,11 +132,11 @@ impl Apply<'_, '_> {
     /// Files what a refused command has brought, but for what somebody names: a writer that repeats itself under
     /// another id brings what it has committed.
     pub(super) fn delete_refused(&mut self, brought: Vec<BlockPiece>) -> anyhow::Result<()> {
-        let mut unnamed = Vec::with_capacity(brought.len());
+        let (mut unnamed, mut rows) = (Vec::with_capacity(brought.len()), NamingRows::default());
         for piece in brought {
             let Some(block) = BlockKey::of(&piece) else { continue };
             let is_unused = self.tables.get(&block.unused_key())?.is_some();
-            if !is_unused && !blocks::is_named(self.tables, &block)? {
+            if !is_unused && !rows.name(self.tables, &block)? {
                 unnamed.push(piece);
             }
         }
@@ -202,5 +207,22 @@ mod tests {
         let command = prepare::<CommitKey>(RequestId(7), None, lost(2), fresh).unwrap();
         namespace.apply::<CommitKey>(OmCommand { rules: 0, ..command }).unwrap_err();
         assert_eq!(namespace.deleted_containers(), [0; 0]);
+    }
+
+    /// Members upgrade at different entries, and are to hold the same.
+    #[test]
+    fn what_a_command_of_before_replaces_is_filed_as_upgrading_leaves_it() {
+        let mut namespace = Namespace::new();
+        namespace.commit("a", 1).unwrap();
+        let fresh = crate::ops::Fresh { random: 0, now_ms: namespace.now_ms };
+        let command = prepare::<CommitKey>(RequestId(7), None, commit_request("a", 2), fresh).unwrap();
+        namespace.apply::<CommitKey>(OmCommand { rules: 0, ..command }).unwrap();
+        let named = namespace.records(blocks::NAMED_PREFIX);
+        let named = named.iter().map(|(key, _)| BlockKey::in_key(key).unwrap().container());
+        assert_eq!(named.collect::<Vec<_>>(), [2]);
+        let filed = namespace.records(b"d");
+        let filed = filed.iter().map(|(_, value)| DeletedPieces::decode(&value[..]).unwrap());
+        assert_eq!(filed.map(|record| record.row.len()).collect::<Vec<_>>(), [0]);
+        assert_eq!(namespace.deleted_containers(), [1]);
     }
 }

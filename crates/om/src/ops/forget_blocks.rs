@@ -2,7 +2,7 @@
 //! them no more they are filed again.
 
 use super::{Apply, Fresh, Operation, wire};
-use crate::blocks::{self, BlockKey, IN_CONTAINER_BYTES};
+use crate::blocks::{BlockKey, IN_CONTAINER_BYTES, NamingRows};
 use crate::tables::{Read, Refusal};
 use proto::Failure;
 use proto::om::{ForgetBlocksCommand, ForgetBlocksReply, UnusedBlock};
@@ -24,8 +24,9 @@ impl Operation for ForgetBlocks {
         for block in blocks(command.container, &command.gone) {
             forget(apply, &block)?;
         }
+        let mut rows = NamingRows::default();
         for block in blocks(command.container, &command.named) {
-            if blocks::is_named(apply.tables, &block)? && forget(apply, &block)? {
+            if rows.name(apply.tables, &block)? && forget(apply, &block)? {
                 apply.filed.still_named();
             }
         }

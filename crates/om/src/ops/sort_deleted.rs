@@ -9,6 +9,7 @@ use planted::Bug;
 use prost::Message;
 use proto::Failure;
 use proto::om::{BlockPiece, DeletedPieces, SortDeletedCommand, SortDeletedReply, UnusedBlock};
+use std::collections::HashSet;
 
 pub(crate) struct SortDeleted;
 
@@ -59,7 +60,7 @@ fn read(
 fn sort(apply: &mut Apply<'_, '_>, record: &DeletedPieces) -> anyhow::Result<()> {
     apply.filed.undelete(&record.pieces);
     let named = blocks::pieces_in(apply.tables, &record.row)?;
-    let named: Vec<BlockKey> = named.iter().filter_map(BlockKey::of).collect();
+    let named: HashSet<BlockKey> = named.iter().filter_map(BlockKey::of).collect();
     for piece in &record.pieces {
         let Some(block) = BlockKey::of(piece) else { continue };
         if named.contains(&block) && !planted::has(Bug::NamedBlocksGo) {

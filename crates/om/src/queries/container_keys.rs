@@ -1,12 +1,10 @@
 use super::scan::Scan;
-use crate::blocks::{self, BlockKey, NAMED_PREFIX, container_prefix};
+use crate::blocks::{self, BlockKey, NAMED_PREFIX, NamingRows, container_prefix};
 use crate::rules::page_limit;
 use crate::tables::{BucketNumber, Read, Refusal, UPLOAD_ID_BYTES, record_key};
 use anyhow::Context;
 use bytes::Bytes;
-use proto::om::{
-    BlockPiece, BucketRecord, ContainerKey, ListContainerKeysRequest, ListContainerKeysResponse,
-};
+use proto::om::{BucketRecord, ContainerKey, ListContainerKeysRequest, ListContainerKeysResponse};
 use statedb::Db;
 
 /// Rows that are looked at for a page: some are said to name what they name no more.
@@ -19,17 +17,14 @@ pub(crate) fn container_keys(
 ) -> Result<ListContainerKeysResponse, Refusal> {
     let prefix = container_prefix(NAMED_PREFIX, request.container);
     let mut scan = Scan::new(db, &prefix, &[&request.after[..], b"\0"].concat());
-    let mut page = ListContainerKeysResponse::default();
+    let (mut page, mut rows) = (ListContainerKeysResponse::default(), NamingRows::default());
     let limit = page_limit(request.limit);
     for _ in 0..LOOKED_AT_MAX {
         let Some((named, _)) = scan.record()?.filter(|_| page.keys.len() < limit) else { break };
         page.next_after = Bytes::copy_from_slice(named);
         let block = BlockKey::in_key(named).context("a row of a block names it")?;
         let row = blocks::naming_row(named);
-        let pieces = blocks::pieces_in(db, row)?;
-        let is_of = |piece: &&BlockPiece| BlockKey::of(piece) == Some(block);
-        if pieces.iter().any(|piece| is_of(&piece)) {
-            let bytes = pieces.iter().filter(is_of).fold(0, |sum: u64, piece| sum.wrapping_add(piece.length));
+        if let Some(bytes) = rows.bytes(db, row, &block)? {
             page.keys.push(told(db, &block, row, bytes)?);
         }
         scan.step();

@@ -2,7 +2,7 @@
 //! looked up once more.
 
 use super::waits::Waits;
-use crate::blocks::{self, BlockKey, NAMED_PREFIX, UNUSED_PREFIX, container_prefix};
+use crate::blocks::{BlockKey, NAMED_PREFIX, NamingRows, UNUSED_PREFIX, container_prefix, naming_row};
 use crate::queries::Scan;
 use crate::tables::{DELETED_PREFIX, decode};
 use crate::upgrade::rows_from;
@@ -70,7 +70,7 @@ pub(super) struct OfContainer {
 pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow::Result<Portion> {
     let mut unused = Scan::new(db, UNUSED_PREFIX, &container_prefix(UNUSED_PREFIX, from));
     // Of later than what is unused: what a row names meanwhile is seen, and what is unused none takes.
-    let mut named = Scan::new(db, NAMED_PREFIX, &container_prefix(NAMED_PREFIX, from));
+    let mut named = Named::new(db, from);
     let (mut containers, mut room) = (Vec::new(), BLOCKS_MAX);
     while let Some((key, _)) = unused.record()? {
         let container = BlockKey::in_key(key).context("a row of an unused block names it")?.container();
@@ -79,7 +79,7 @@ pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow:
         }
         if !waits.is_waiting(container, now) {
             let blocks_max = room.min(waits.blocks_max(container));
-            let (found, looked_at) = of_container(db, &mut unused, &mut named, container, blocks_max)?;
+            let (found, looked_at) = of_container(&mut unused, &mut named, container, blocks_max)?;
             room -= looked_at;
             containers.push(found);
         }
@@ -91,9 +91,8 @@ pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow:
 
 /// And how many blocks were looked at.
 fn of_container(
-    db: &Db,
     unused: &mut Scan<'_>,
-    named: &mut Scan<'_>,
+    named: &mut Named<'_>,
     container: u64,
     blocks_max: usize,
 ) -> anyhow::Result<(OfContainer, usize)> {
@@ -116,7 +115,7 @@ fn of_container(
         looked_at += 1;
         let UnusedBlock { bytes, deleted_ms } = decode(key, value)?;
         found.oldest_ms = found.oldest_ms.min(deleted_ms);
-        match look_up(db, named, &block)? {
+        match named.look_up(&block)? {
             Look::Unnamed => {
                 found.blocks.push(block);
                 found.bytes = found.bytes.wrapping_add(bytes);
@@ -136,23 +135,38 @@ enum Look {
     Unsure,
 }
 
-/// Looks for what names a block. Blocks are asked for in their order.
-fn look_up(db: &Db, named: &mut Scan<'_>, block: &BlockKey) -> anyhow::Result<Look> {
-    if planted::has(Bug::NamedBlocksGo) {
-        return Ok(Look::Unnamed);
+/// What names which block.
+struct Named<'a> {
+    db: &'a Db,
+    scan: Scan<'a>,
+    rows: NamingRows,
+}
+
+impl<'a> Named<'a> {
+    /// From a container on.
+    fn new(db: &'a Db, from: u64) -> Named<'a> {
+        let scan = Scan::new(db, NAMED_PREFIX, &container_prefix(NAMED_PREFIX, from));
+        Named { db, scan, rows: NamingRows::default() }
     }
-    let (prefix, mut look) = (block.named_prefix(), Look::Unnamed);
-    if named.record()?.is_none_or(|(key, _)| key < prefix.as_slice()) {
-        named.leap(&prefix);
-    }
-    while let Some((key, _)) = named.record()?
-        && key.starts_with(&prefix)
-    {
-        if blocks::names(db, blocks::naming_row(key), block)? {
-            return Ok(Look::Named);
+
+    /// Looks for what names a block. Blocks are asked for in their order.
+    fn look_up(&mut self, block: &BlockKey) -> anyhow::Result<Look> {
+        if planted::has(Bug::NamedBlocksGo) {
+            return Ok(Look::Unnamed);
         }
-        look = Look::Unsure;
-        named.step();
+        let (prefix, mut look) = (block.named_prefix(), Look::Unnamed);
+        if self.scan.record()?.is_none_or(|(key, _)| key < prefix.as_slice()) {
+            self.scan.leap(&prefix);
+        }
+        while let Some((key, _)) = self.scan.record()?
+            && key.starts_with(&prefix)
+        {
+            if self.rows.bytes(self.db, naming_row(key), block)?.is_some() {
+                return Ok(Look::Named);
+            }
+            look = Look::Unsure;
+            self.scan.step();
+        }
+        Ok(look)
     }
-    Ok(look)
 }

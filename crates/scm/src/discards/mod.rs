@@ -17,7 +17,8 @@ pub(crate) use obstacle::Standing;
 use obstacle::{Clear, clear, deleted, is_dead};
 use planted::Bug;
 use proto::scm::{
-    ContainerState, DiscardPortion, DiscardProgress, DiscardState, NodeAddress, TakeDiscards, Task, TaskKind, TaskReport, task,
+    ContainerState, DiscardPortion, DiscardProgress, DiscardState, NodeAddress, TakeDiscards, Task, TaskKind,
+    TaskReport, task,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
