@@ -17,8 +17,8 @@ pub(crate) use obstacle::Standing;
 use obstacle::{Clear, clear, deleted, is_dead};
 use planted::Bug;
 use proto::scm::{
-    ContainerState, DiscardPortion, DiscardProgress, DiscardState, NodeAddress, TakeDiscards, Task, TaskKind,
-    TaskReport, task,
+    ContainerState, DiscardPortion, DiscardProgress, DiscardState, EmptiedContainer, NodeAddress,
+    TakeDiscards, Task, TaskKind, TaskReport, task,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -391,10 +391,14 @@ impl Discards {
     }
 
     /// The containers in which nothing is left, for SCM's log.
-    pub(crate) fn to_delete(&self, world: &World<'_>, tasks: &Tasks, count_max: usize) -> Vec<ContainerId> {
-        let is_emptied =
-            |container: &ContainerId| clear(*container, world, tasks).is_ok_and(|clear| clear.is_emptied());
-        self.emptied.iter().copied().filter(is_emptied).take(count_max).collect()
+    pub(crate) fn to_delete(
+        &self,
+        world: &World<'_>,
+        tasks: &Tasks,
+        count_max: usize,
+    ) -> Vec<EmptiedContainer> {
+        let emptied = |container: &ContainerId| clear(*container, world, tasks).ok()?.emptied();
+        self.emptied.iter().filter_map(emptied).take(count_max).collect()
     }
 
     /// What a node is told.
