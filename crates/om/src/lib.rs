@@ -10,6 +10,7 @@
 //! (docs/adr/0013-scm-places-the-groups-of-names.md), in answer to the [`heartbeat`].
 
 mod address;
+mod backup;
 mod buckets;
 mod counted;
 mod groups;
@@ -37,4 +38,4 @@ mod usage;
 pub use om::Om;
 pub use options::OmOptions;
 pub use place::TablesPlace;
-pub use tables::APPLIED_KEY;
+pub use tables::{APPLIED_KEY, FORMAT as TABLES_FORMAT};

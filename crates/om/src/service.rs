@@ -1,3 +1,4 @@
+use crate::backup;
 use crate::buckets::Buckets;
 use crate::counted::Counted;
 use crate::moves::Moves;
@@ -7,6 +8,7 @@ use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::tables::{InGroup, ROOT, Refusal};
 use futures::future::join_all;
+use futures::stream::BoxStream;
 use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
@@ -45,14 +47,20 @@ pub(crate) struct OmService {
     pub(crate) reads: ReadPolicy,
     /// One permit per listing under way.
     pub(crate) scans: Arc<Semaphore>,
+    /// One permit per group that is sent to a backup.
+    pub(crate) backups: Arc<Semaphore>,
     pub(crate) counted: Arc<Counted>,
+}
+
+/// A group by its number.
+fn group_id(group: u64) -> Result<GroupId, Failure> {
+    // No group has a larger one.
+    if group >> 56 == 0 { Ok(GroupId::om(group)) } else { Err(Failure::invalid("no such group")) }
 }
 
 impl OmService {
     fn serving(&self, group: u64) -> Result<Arc<Replica>, Failure> {
-        // No group has a larger number.
-        let group = if group >> 56 == 0 { group } else { return Err(Failure::invalid("no such group")) };
-        self.replicas.serving(GroupId::om(group), &self.addresses)
+        self.replicas.serving(group_id(group)?, &self.addresses)
     }
 
     /// Changes the insides of buckets, each by itself.
@@ -118,7 +126,9 @@ impl OmService {
             let message = format!("the request has {bytes} bytes, at most {max} are allowed");
             return Err(Failure::new(Code::TooLarge, message));
         }
-        self.serving(group)?.carry_out(command).await
+        let replica = self.serving(group)?;
+        replica.check_remembers(age, fresh.now_ms)?;
+        replica.carry_out(command).await
     }
 
     async fn make_bucket(
@@ -248,6 +258,23 @@ impl OmService {
         self.change_in::<ops::EndReceiving>(group, request).await
     }
 
+    /// All that a group has now, or later.
+    async fn back_up_group(
+        &self,
+        group: u64,
+    ) -> Result<BoxStream<'static, Result<BackupPart, Status>>, Failure> {
+        let permit = self.backups.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| Failure::new(Code::Busy, "too many backups are under way"))?;
+        let db = self.current(group).await?;
+        Ok(backup::send(db, group, permit))
+    }
+
+    async fn restore(&self, request: Request<RestoreRowsRequest>) -> Result<RestoreRowsResponse, Failure> {
+        let request = request.into_inner();
+        let replica = self.replicas.running(group_id(request.group)?)?;
+        replica.restore(request, &self.addresses).await
+    }
+
     async fn stat(&self, request: Request<StatBucketRequest>) -> Result<StatBucketResponse, Failure> {
         let place = proto::bucket_of(request.metadata())?;
         let stat = self.query::<queries::StatBucket>(request).await?;
@@ -300,7 +327,7 @@ macro_rules! om_service {
     (calls { $($call:ident, $call_request:ident => $call_response:ident, $method:ident;)* }
      changes { $($change:ident;)* }
      queries { $($query:ident, $query_request:ident => $query_response:ident, $reader:ident;)* }) => {
-        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $(<ops::$change as Operation>::Request::NAME,)* "lookup_key", $(stringify!($query),)*];
+        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $(<ops::$change as Operation>::Request::NAME,)* "lookup_key", "back_up", $(stringify!($query),)*];
 
         impl OmService {
             async fn change_one(&self, begun: Instant, mut change: Change) -> Result<om_reply::Result, Failure> {
@@ -318,6 +345,11 @@ macro_rules! om_service {
             }
             async fn lookup_keys(&self, request: Request<LookupKeysRequest>) -> Result<Response<LookupKeysResponse>, Status> {
                 Ok(Response::new(self.look_up_all(request.into_inner()).await?))
+            }
+            type BackUpStream = BoxStream<'static, Result<BackupPart, Status>>;
+            async fn back_up(&self, request: Request<BackUpRequest>) -> Result<Response<Self::BackUpStream>, Status> {
+                let call = self.back_up_group(request.into_inner().group);
+                Ok(Response::new(self.counted.call("back_up", call).await?))
             }
             $(async fn $call(&self, request: Request<$call_request>) -> Result<Response<$call_response>, Status> {
                 let call = self.$method(request);
@@ -344,6 +376,7 @@ om_service! {
         receive_rows, ReceiveRowsRequest => ReceiveRowsResponse, receive;
         end_receiving, EndMoveRequest => EndMoveResponse, end_receive;
         stat_bucket, StatBucketRequest => StatBucketResponse, stat;
+        restore_rows, RestoreRowsRequest => RestoreRowsResponse, restore;
     }
     changes {
         CommitKey; DeleteKeys; CreateUpload; CommitPart; CompleteUpload; AbortUpload;

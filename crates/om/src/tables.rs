@@ -10,6 +10,7 @@
 //! | `f` | format of the tables, `u32` |
 //! | `g` | empty: the names of this group are founded |
 //! | `i` + bucket | `IncomingBucket`: one that comes from another group, and is not here yet |
+//! | `j` | `RestoredNames`: the names of this group come, or came, from a backup |
 //! | `k` + bucket + key | `Key` |
 //! | `n` | next bucket number, `u64`, in the root |
 //! | `o` + bucket | of a bucket that is being made, deleted or moved, in the root: the key of its entry |
@@ -25,7 +26,7 @@
 use anyhow::{Context, bail};
 use planted::Bug;
 use prost::Message;
-use proto::om::{BucketEntry, BucketPlace, BucketRecord, BucketStage, Upload};
+use proto::om::{BucketEntry, BucketPlace, BucketRecord, BucketStage, RestoredNames, Upload};
 use proto::{Code, Failure};
 use statedb::Db;
 
@@ -35,10 +36,11 @@ pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const FOUNDED_KEY: &[u8] = b"g";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
+pub(crate) const RESTORED_KEY: &[u8] = b"j";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
 /// refusals nor what a request was; both were in no release.
-pub(crate) const FORMAT: u32 = 7;
+pub const FORMAT: u32 = 7;
 /// Persisted: a format of before, in which what is remembered of requests does not say which buckets they were about.
 #[cfg(test)]
 pub(crate) const FORMAT_UNNUMBERED: u32 = 6;
@@ -66,6 +68,14 @@ pub(crate) const SENDING_PREFIX: &[u8] = b"v";
 pub(crate) const LEFT_PREFIX: &[u8] = b"y";
 /// The tables of what is in a bucket, in order. Their rows go along when it moves.
 pub(crate) const CONTENTS: [&[u8]; 3] = [b"k", b"p", b"u"];
+
+/// The tables of one row, and those of remembered requests, which are of one group's log alone: no backup has them.
+pub(crate) const OF_THIS_LOG: [&[u8]; 6] =
+    [APPLIED_KEY, FORMAT_KEY, FOUNDED_KEY, RESTORED_KEY, QUEUE_KEY, REMEMBERED_PREFIX];
+
+/// More buckets and attempts to move them than anybody can have made, and more runs than anybody can have begun, without
+/// the knowledge of tables that were reset, or restored.
+pub(crate) const NUMBERS_SKIPPED: u64 = 1_000_000;
 
 /// The group that knows where each bucket is.
 pub(crate) const ROOT: u64 = 0;
@@ -353,6 +363,11 @@ pub(crate) fn upload_existing(
 /// what they were asked. What is remembered of the last requests never goes as a whole.
 pub(crate) fn is_founded(tables: &impl Read) -> anyhow::Result<bool> {
     Ok(tables.get(FOUNDED_KEY)?.is_some() || tables.get(QUEUE_KEY)?.is_some())
+}
+
+/// The backup that these names come from, if they are no longer, or not only, what was made here.
+pub(crate) fn restored(tables: &impl Read) -> anyhow::Result<Option<RestoredNames>> {
+    tables.message(RESTORED_KEY)
 }
 
 /// The format of tables that this version reads; `None` of empty ones. Those of other versions are refused.

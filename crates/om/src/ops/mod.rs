@@ -22,6 +22,7 @@ mod precondition;
 mod receive_rows;
 mod release_bucket;
 mod requests;
+mod restore_rows;
 mod send_bucket;
 mod settle_bucket;
 mod settle_move;
@@ -44,6 +45,7 @@ pub(crate) use move_bucket::MoveBucket;
 pub(crate) use receive_rows::ReceiveRows;
 pub(crate) use release_bucket::ReleaseBucket;
 pub(crate) use requests::{REMEMBERED, Remembered, about};
+pub(crate) use restore_rows::RestoreRows;
 pub(crate) use send_bucket::{BeginRun, FreezeBucket, SendBucket};
 pub(crate) use settle_bucket::{SettleBucket, settle_id};
 pub(crate) use settle_move::{MoveEnded, SettleMove};
@@ -52,6 +54,7 @@ pub(crate) use sweep_rows::SweepRows;
 use crate::overlay::Overlay;
 use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::{BucketNamed, BucketNumber, InGroup, Refusal, bucket_record, deleted_key, left_key};
+use anyhow::Context;
 use bytes::Bytes;
 use md5::{Digest, Md5};
 use planted::Bug;
@@ -218,6 +221,11 @@ pub(crate) fn apply(
     index: u64,
     commands: Vec<OmCommand>,
 ) -> anyhow::Result<Vec<OmReply>> {
+    let is_of_backup =
+        |command: &OmCommand| matches!(command.command, Some(om_command::Command::RestoreRows(_)));
+    if commands.iter().all(is_of_backup) {
+        return commands.into_iter().map(|command| restore(tables, index, command)).collect();
+    }
     let now_ms = commands.first().map_or(0, |command| command.now_ms);
     let mut requests = Requests::begin(tables, remembered, now_ms)?;
     let (mut filed, mut replies) = (0, Vec::with_capacity(commands.len()));
@@ -226,6 +234,24 @@ pub(crate) fn apply(
     }
     requests.end(tables);
     Ok(replies)
+}
+
+/// Takes in rows of a backup. Nobody is served yet: what is remembered of requests begins when all have come.
+fn restore(tables: &mut Overlay<'_>, index: u64, command: OmCommand) -> anyhow::Result<OmReply> {
+    let what = command.command.context("it has rows of a backup")?;
+    let mut filed = 0;
+    let result = match apply_what(&mut Apply::new(tables, index, &mut filed, command.now_ms, None), what) {
+        Ok(result) => {
+            tables.keep_command();
+            result
+        }
+        Err(Refusal::Failure(failure) | Refusal::Passing(failure)) => {
+            tables.undo_command();
+            om_reply::Result::Error(failure.into())
+        }
+        Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
+    };
+    Ok(OmReply { result: Some(result) })
 }
 
 fn apply_one(
@@ -296,6 +322,7 @@ fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om
         om_command::Command::ReceiveRows(command) => run::<ReceiveRows>(apply, command),
         om_command::Command::EndReceiving(command) => run::<EndReceiving>(apply, command),
         om_command::Command::SweepRows(command) => run::<SweepRows>(apply, command),
+        om_command::Command::RestoreRows(command) => run::<RestoreRows>(apply, command),
     }
 }
 
