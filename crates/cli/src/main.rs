@@ -2,6 +2,7 @@
 
 mod admin;
 mod args;
+mod backup;
 mod credentials;
 mod debug;
 mod dev;
