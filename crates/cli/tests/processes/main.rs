@@ -18,6 +18,7 @@ mod lights;
 mod load;
 mod locks;
 mod old_directories;
+mod om_backup;
 mod om_buckets;
 mod om_members;
 mod om_moves;
