@@ -28,8 +28,8 @@ pub(crate) const BACKUPS_MAX: usize = 256;
 /// The limits of a part: what one entry of a log takes when it is restored.
 const PART_BYTES_MAX: usize = 512 << 10;
 const PART_ROWS_MAX: usize = 4096;
-/// Parts that are read before they are taken.
-const PARTS_AHEAD: usize = 2;
+/// Parts that are read before they are taken: with the one that is made, a megabyte for each group.
+const PARTS_AHEAD: usize = 1;
 /// The time for which nobody may take anything: whoever asked for it is gone, and what is kept for it is to go.
 const STALL_MAX: Duration = Duration::from_secs(120);
 

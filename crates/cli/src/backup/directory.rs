@@ -167,6 +167,7 @@ impl GroupReader {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // the tests play who damages files
 mod tests {
     use super::super::manifest::tests::manifest;
     use super::*;
