@@ -233,7 +233,7 @@ mod tests {
                 std::fs::copy(root.path().join("backup").join(&name), path.join(&name)).unwrap();
             }
             change(&path);
-            let why = format!("{:#}", verify(&path).err().expect("it is refused"));
+            let why = format!("{:#}", verify(&path).expect_err("it is refused"));
             std::fs::remove_dir_all(&path).unwrap();
             why
         };
