@@ -11,6 +11,8 @@
 
 mod address;
 mod backup;
+#[cfg(test)]
+mod backup_model;
 mod buckets;
 mod counted;
 mod groups;

@@ -4,7 +4,7 @@ use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
 use crate::tables::{
     APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, SENDING_PREFIX,
-    decode, next_bucket, restored,
+    next_bucket, restored, skip_runs,
 };
 use crate::taps::Taps;
 use crate::upgrade::{Upgrading, rows};
@@ -12,7 +12,7 @@ use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
 use bytes::Bytes;
 use prost::Message;
-use proto::om::{OmReplies, SendingBucket};
+use proto::om::OmReplies;
 use raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, GroupDb};
 use std::sync::{Arc, Weak};
@@ -78,7 +78,9 @@ impl StateMachine for OmStateMachine {
         if let Some(next) = next_bucket(&*db)? {
             batch.put(NEXT_BUCKET_KEY, (next + NUMBERS_SKIPPED).to_le_bytes());
         }
-        skip_lost_runs(&db, &mut batch)?;
+        let sending =
+            rows(&db, SENDING_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));
+        skip_runs(&*db, sending)?.into_iter().for_each(|(key, value)| batch.put(key, value));
         batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
         Db::put_applied(&mut batch, APPLIED_KEY, &applied);
         db.write(batch).context("write a reset")
@@ -87,17 +89,6 @@ impl StateMachine for OmStateMachine {
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         Some(Arc::new(Upgrading(self.dbs.clone())))
     }
-}
-
-/// Another group may have parts of runs that lost members have begun: none is numbered like those.
-fn skip_lost_runs(db: &Db, batch: &mut rocksdb::WriteBatch) -> anyhow::Result<()> {
-    for row in rows(db, SENDING_PREFIX) {
-        let (key, value) = row?;
-        let sending: SendingBucket = decode(&key, &value)?;
-        let run = sending.run + NUMBERS_SKIPPED;
-        batch.put(&key, SendingBucket { run, ..sending }.encode_to_vec());
-    }
-    Ok(())
 }
 
 /// The answers, and what changed in the rows of buckets.
@@ -142,14 +133,14 @@ mod tests {
     use super::*;
     use crate::ops::testing::{commit_request, pieces};
     use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
-    use crate::tables::{BucketNumber, RESTORED_KEY, Read, format, sending_key};
+    use crate::tables::{BucketNumber, RESTORED_KEY, Read, decode, format, runs_before, sending_key};
     use crate::upgrade::count;
     use metrics::Exposition;
     use proptest::prelude::*;
     use proto::RequestId;
     use proto::om::{
         BucketMove, BucketRecord, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmCommand,
-        OmEntry, OmReply, RememberedRequests, RestoredNames, om_reply,
+        OmEntry, OmReply, RememberedRequests, RestoredNames, SendingBucket, om_reply,
     };
     use raftlog::Place;
     use std::path::Path;
@@ -402,6 +393,8 @@ mod tests {
         assert_eq!(next_bucket(&*machine.dbs.current()).unwrap(), Some(before + NUMBERS_SKIPPED));
         let begun: SendingBucket = machine.dbs.current().message(&row).unwrap().unwrap();
         assert_eq!(begun, SendingBucket { run: 3 + NUMBERS_SKIPPED, ..sending }, "nor of a run");
+        let runs = runs_before(&*machine.dbs.current()).unwrap();
+        assert_eq!(runs, 2 * NUMBERS_SKIPPED, "nor of one of a move that was heard of by lost members alone");
         assert_eq!(machine.applied().unwrap(), Some(applied(2)));
     }
 

@@ -22,11 +22,12 @@
 //! | `v` + bucket | `SendingBucket`: one that is sent to another group |
 //! | `x` + bucket | `DroppedBucket` |
 //! | `y` + bucket | the bucket is not here, and what is left of its rows is to be deleted: since which entry, `u64` |
+//! | `z` | the number after which runs of moves from here begin, `u64`; missing: 0 |
 
 use anyhow::{Context, bail};
 use planted::Bug;
 use prost::Message;
-use proto::om::{BucketEntry, BucketPlace, BucketRecord, BucketStage, RestoredNames, Upload};
+use proto::om::{BucketEntry, BucketPlace, BucketRecord, BucketStage, RestoredNames, SendingBucket, Upload};
 use proto::{Code, Failure};
 use statedb::Db;
 
@@ -37,6 +38,7 @@ pub(crate) const FOUNDED_KEY: &[u8] = b"g";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 pub(crate) const RESTORED_KEY: &[u8] = b"j";
+pub(crate) const RUNS_KEY: &[u8] = b"z";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
 /// refusals nor what a request was; both were in no release.
@@ -368,6 +370,29 @@ pub(crate) fn is_founded(tables: &impl Read) -> anyhow::Result<bool> {
 /// The backup that these names come from, if they are no longer, or not only, what was made here.
 pub(crate) fn restored(tables: &impl Read) -> anyhow::Result<Option<RestoredNames>> {
     tables.message(RESTORED_KEY)
+}
+
+/// The number after which the runs of a move from here begin.
+pub(crate) fn runs_before(tables: &impl Read) -> anyhow::Result<u64> {
+    let Some(before) = tables.get(RUNS_KEY)? else { return Ok(0) };
+    Ok(u64::from_le_bytes(before.as_slice().try_into().context("the number of a run has 8 bytes")?))
+}
+
+/// The rows by which no run, of moves that are under way and of those that are yet to be heard of, is numbered like one that
+/// was begun without the knowledge of these tables: another group may have parts of that.
+pub(crate) fn skip_runs(
+    tables: &impl Read,
+    sending: impl Iterator<Item = anyhow::Result<(Vec<u8>, Vec<u8>)>>,
+) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let before = runs_before(tables)?.saturating_add(NUMBERS_SKIPPED);
+    let mut rows = vec![(RUNS_KEY.to_vec(), before.to_le_bytes().to_vec())];
+    for row in sending {
+        let (key, value) = row?;
+        let sending: SendingBucket = decode(&key, &value)?;
+        let run = sending.run.saturating_add(NUMBERS_SKIPPED);
+        rows.push((key, SendingBucket { run, ..sending }.encode_to_vec()));
+    }
+    Ok(rows)
 }
 
 /// The format of tables that this version reads; `None` of empty ones. Those of other versions are refused.

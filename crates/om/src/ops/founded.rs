@@ -6,11 +6,11 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{
-    FOUNDED_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, RESTORED_KEY, Refusal, SENDING_PREFIX, decode,
-    next_bucket, restored,
+    FOUNDED_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, RESTORED_KEY, Refusal, SENDING_PREFIX, next_bucket,
+    restored, skip_runs,
 };
 use prost::Message;
-use proto::om::{FoundedCommand, FoundedReply, RestoredNames, SendingBucket};
+use proto::om::{FoundedCommand, FoundedReply, RestoredNames};
 use proto::{Code, Failure};
 
 pub(crate) struct Founded;
@@ -44,12 +44,10 @@ fn end_restore(apply: &mut Apply<'_, '_>, names: RestoredNames) -> Result<(), Re
         let next = next.saturating_add(NUMBERS_SKIPPED).max(apply.now_ms);
         apply.tables.put(NEXT_BUCKET_KEY.to_vec(), next.to_le_bytes().to_vec());
     }
-    // The other group may have come from a later moment of the backup, and have parts of a run that is to begin here.
-    let sending: Vec<_> = apply.tables.scan(SENDING_PREFIX).collect::<anyhow::Result<_>>()?;
-    for (key, value) in sending {
-        let sending: SendingBucket = decode(&key, &value)?;
-        let run = sending.run + NUMBERS_SKIPPED;
-        apply.tables.put(key, SendingBucket { run, ..sending }.encode_to_vec());
+    // Another group may have come from a later moment of the backup, and have parts of a run that is yet to begin here.
+    let sending: Vec<_> = apply.tables.scan(SENDING_PREFIX).collect();
+    for (key, value) in skip_runs(apply.tables, sending.into_iter())? {
+        apply.tables.put(key, value);
     }
     let founded_ms = apply.now_ms.max(1);
     apply.tables.put(RESTORED_KEY.to_vec(), RestoredNames { founded_ms, ..names }.encode_to_vec());
