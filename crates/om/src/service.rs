@@ -131,6 +131,20 @@ impl OmService {
         replica.carry_out(command).await
     }
 
+    async fn make_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Result<CreateVolumeResponse, Failure> {
+        self.change_in::<ops::CreateVolume>(ROOT, request).await
+    }
+
+    async fn drop_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Result<DeleteVolumeResponse, Failure> {
+        self.change_in::<ops::DeleteVolume>(ROOT, request).await
+    }
+
     async fn make_bucket(
         &self,
         mut request: Request<CreateBucketRequest>,
@@ -365,6 +379,8 @@ macro_rules! om_service {
 
 om_service! {
     calls {
+        create_volume, CreateVolumeRequest => CreateVolumeResponse, make_volume;
+        delete_volume, DeleteVolumeRequest => DeleteVolumeResponse, drop_volume;
         create_bucket, CreateBucketRequest => CreateBucketResponse, make_bucket;
         delete_bucket, DeleteBucketRequest => DeleteBucketResponse, drop_bucket;
         hold_bucket, HoldBucketRequest => HoldBucketResponse, hold;
@@ -384,6 +400,8 @@ om_service! {
     queries {
         head_bucket, HeadBucketRequest => HeadBucketResponse, HeadBucket;
         list_buckets, ListBucketsRequest => ListBucketsResponse, ListBuckets;
+        head_volume, HeadVolumeRequest => HeadVolumeResponse, HeadVolume;
+        list_volumes, ListVolumesRequest => ListVolumesResponse, ListVolumes;
         list_keys, ListKeysRequest => ListKeysResponse, ListKeys;
         list_parts, ListPartsRequest => ListPartsResponse, ListParts;
         list_uploads, ListUploadsRequest => ListUploadsResponse, ListUploads;

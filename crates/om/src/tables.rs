@@ -20,14 +20,18 @@
 //! | `t` + bucket | the last epoch by which this group never holds the bucket, `u64`; empty: it never holds it |
 //! | `u` + bucket + escaped key + upload id | `Upload` |
 //! | `v` + bucket | `SendingBucket`: one that is sent to another group |
+//! | `w` + volume | `Volume`, in the root: one that was made |
 //! | `x` + bucket | `DroppedBucket` |
 //! | `y` + bucket | the bucket is not here, and what is left of its rows is to be deleted: since which entry, `u64` |
 //! | `z` | the number after which runs of moves from here begin, `u64`; missing: 0 |
 
+use crate::rules::{VOLUME, check_volume, no_such_volume};
 use anyhow::{Context, bail};
 use planted::Bug;
 use prost::Message;
-use proto::om::{BucketEntry, BucketPlace, BucketRecord, BucketStage, RestoredNames, SendingBucket, Upload};
+use proto::om::{
+    BucketEntry, BucketPlace, BucketRecord, BucketStage, RestoredNames, SendingBucket, Upload, Volume,
+};
 use proto::{Code, Failure};
 use statedb::Db;
 
@@ -60,6 +64,8 @@ pub(crate) const ANSWERS_PREFIX_V4: &[u8] = b"r";
 
 /// The prefix of the names of buckets.
 pub(crate) const NAMES_PREFIX: &[u8] = b"b";
+/// The prefix of volumes that were made.
+pub(crate) const VOLUMES_PREFIX: &[u8] = b"w";
 /// The prefix of the rows of buckets that are here.
 pub(crate) const BUCKETS_PREFIX: &[u8] = b"c";
 /// The prefix of the rows of buckets that are being made, deleted or moved.
@@ -159,6 +165,19 @@ pub(crate) fn entry_place(entry: &BucketEntry) -> BucketPlace {
 
 pub(crate) fn bucket_key(volume: &str, bucket: &str) -> Vec<u8> {
     [b"b", volume.as_bytes(), b"\0", bucket.as_bytes()].concat()
+}
+
+pub(crate) fn volume_key(volume: &str) -> Vec<u8> {
+    [VOLUMES_PREFIX, volume.as_bytes()].concat()
+}
+
+/// The volume, or that there is none.
+pub(crate) fn volume_existing(tables: &impl Read, volume: &str) -> Result<Volume, Refusal> {
+    check_volume(volume)?;
+    if volume == VOLUME {
+        return Ok(Volume { name: volume.to_owned(), created_ms: 0 });
+    }
+    Ok(tables.message(&volume_key(volume))?.ok_or_else(|| no_such_volume(volume))?)
 }
 
 pub(crate) fn record_key(bucket: BucketNumber) -> Vec<u8> {
@@ -308,11 +327,16 @@ pub(crate) fn next_bucket(tables: &impl Read) -> anyhow::Result<Option<u64>> {
 
 /// The bucket's entry in the root, or that there is no such bucket. One that is being made is none yet.
 pub(crate) fn bucket_entry(tables: &impl Read, volume: &str, bucket: &str) -> Result<BucketEntry, Refusal> {
-    crate::rules::check_volume(volume)?;
+    check_volume(volume)?;
     let entry: Option<BucketEntry> = tables.message(&bucket_key(volume, bucket))?;
-    let entry = entry.filter(|entry| entry.stage() != BucketStage::BucketMaking);
-    let missing = || Failure::new(Code::NoSuchBucket, format!("no bucket `{bucket}` in volume `{volume}`"));
-    Ok(entry.ok_or_else(missing)?)
+    match entry.filter(|entry| entry.stage() != BucketStage::BucketMaking) {
+        Some(entry) => Ok(entry),
+        None => {
+            volume_existing(tables, volume)?;
+            let why = format!("no bucket `{bucket}` in volume `{volume}`");
+            Err(Failure::new(Code::NoSuchBucket, why).into())
+        }
+    }
 }
 
 /// The bucket, or that it is not in this group.
@@ -416,6 +440,7 @@ mod tests {
     fn keys_have_their_documented_bytes() {
         let bucket = BucketNumber(0x0102);
         assert_eq!(bucket_key("s3v", "photos"), b"bs3v\0photos");
+        assert_eq!(volume_key("photos"), b"wphotos");
         assert_eq!(record_key(bucket), b"c\0\0\0\0\0\0\x01\x02");
         assert_eq!(let_go_key(bucket), b"t\0\0\0\0\0\0\x01\x02");
         assert_eq!(incoming_key(bucket), b"i\0\0\0\0\0\0\x01\x02");

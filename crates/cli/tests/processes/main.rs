@@ -30,6 +30,7 @@ mod s3;
 mod scm_members;
 mod service_manager;
 mod strangers;
+mod volumes;
 mod wrong_bytes;
 
 /// The binary under test.

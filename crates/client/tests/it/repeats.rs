@@ -89,6 +89,10 @@ refused! {
     receive_rows, ReceiveRowsRequest => ReceiveRowsResponse;
     end_receiving, EndMoveRequest => EndMoveResponse;
     restore_rows, RestoreRowsRequest => RestoreRowsResponse;
+    create_volume, CreateVolumeRequest => CreateVolumeResponse;
+    head_volume, HeadVolumeRequest => HeadVolumeResponse;
+    list_volumes, ListVolumesRequest => ListVolumesResponse;
+    delete_volume, DeleteVolumeRequest => DeleteVolumeResponse;
     hold_bucket, HoldBucketRequest => HoldBucketResponse;
     release_bucket, ReleaseBucketRequest => ReleaseBucketResponse;
 }

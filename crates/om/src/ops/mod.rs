@@ -11,8 +11,10 @@ mod commit_part;
 mod complete_upload;
 mod create_bucket;
 mod create_upload;
+mod create_volume;
 mod delete_bucket;
 mod delete_keys;
+mod delete_volume;
 mod end_receiving;
 mod end_sending;
 mod founded;
@@ -34,9 +36,11 @@ pub(crate) use commit_part::CommitPart;
 pub(crate) use complete_upload::CompleteUpload;
 pub(crate) use create_bucket::CreateBucket;
 pub(crate) use create_upload::CreateUpload;
+pub(crate) use create_volume::CreateVolume;
 pub(crate) use delete_bucket::DeleteBucket;
 pub(crate) use delete_bucket::not_empty;
 pub(crate) use delete_keys::DeleteKeys;
+pub(crate) use delete_volume::DeleteVolume;
 pub(crate) use end_receiving::EndReceiving;
 pub(crate) use end_sending::EndSending;
 pub(crate) use founded::Founded;
@@ -323,6 +327,8 @@ fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om
         om_command::Command::EndReceiving(command) => run::<EndReceiving>(apply, command),
         om_command::Command::SweepRows(command) => run::<SweepRows>(apply, command),
         om_command::Command::RestoreRows(command) => run::<RestoreRows>(apply, command),
+        om_command::Command::CreateVolume(command) => run::<CreateVolume>(apply, command),
+        om_command::Command::DeleteVolume(command) => run::<DeleteVolume>(apply, command),
     }
 }
 

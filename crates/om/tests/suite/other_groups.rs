@@ -76,6 +76,10 @@ played! {
     receive_rows, ReceiveRowsRequest => ReceiveRowsResponse;
     end_receiving, EndMoveRequest => EndMoveResponse;
     restore_rows, RestoreRowsRequest => RestoreRowsResponse;
+    create_volume, CreateVolumeRequest => CreateVolumeResponse;
+    head_volume, HeadVolumeRequest => HeadVolumeResponse;
+    list_volumes, ListVolumesRequest => ListVolumesResponse;
+    delete_volume, DeleteVolumeRequest => DeleteVolumeResponse;
 }
 
 async fn is_there(server: &Server) -> bool {
