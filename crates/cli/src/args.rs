@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Server(Box<ServerArgs>),
     /// Work with files and directories, like `hadoop fs` (both `fs -ls` and `fs ls` work)
     Fs(FsArgs),
+    /// Make, look at and delete volumes, like `ozone sh`
+    Sh(ShArgs),
     /// Look at and manage a cluster
     Admin(AdminArgs),
     /// Look into the files of a data directory, also of one in use, or at copies of them; recreate a lost
@@ -330,6 +332,36 @@ pub(crate) struct ClusterArgs {
     /// An option of before, for a word to who still gives it
     #[arg(long = "om", env = "FLOTILLA_OM", hide = true, global = true, value_parser = om_is_gone)]
     pub om_of_before: Option<String>,
+}
+
+#[derive(ClapArgs, Debug)]
+pub(crate) struct ShArgs {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: ShCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ShCommand {
+    /// Volumes. Buckets that S3 sees are in s3v, which is always there; other volumes have theirs for `flotilla fs`
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum VolumeCommand {
+    /// A new volume
+    Create { volume: String },
+    /// All volumes, by name
+    List,
+    /// One volume, and how many buckets it has
+    Info { volume: String },
+    /// Delete a volume that has no bucket
+    Delete { volume: String },
 }
 
 #[derive(ClapArgs, Debug)]

@@ -2,6 +2,7 @@
 
 mod admin;
 mod args;
+mod backup;
 mod credentials;
 mod debug;
 mod dev;
@@ -21,6 +22,7 @@ mod s3_limits;
 mod server;
 mod service_manager;
 mod settings_file;
+mod sh;
 mod signals;
 mod table;
 mod version;
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
             Command::Dev(args) => exit_code(dev::run(args).await),
             Command::Server(args) => exit_code(server::run(*args).await),
             Command::Fs(args) => fs::run(args).await,
+            Command::Sh(args) => exit_code(sh::run(args).await),
             Command::Load(args) => admin_exit_code(load::run(args).await),
             Command::Admin(args) => admin_exit_code(admin::run(args).await),
             Command::Debug(args) => debug::run(args).await,

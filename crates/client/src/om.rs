@@ -330,6 +330,9 @@ fn is_decided_by_tables(code: Code) -> bool {
         Code::NoSuchBucket
             | Code::BucketExists
             | Code::BucketNotEmpty
+            | Code::NoSuchVolume
+            | Code::VolumeExists
+            | Code::VolumeNotEmpty
             | Code::NoSuchKey
             | Code::NoSuchUpload
             | Code::PreconditionFailed
@@ -380,6 +383,36 @@ impl Client {
         let made = change_root!(self, create_bucket, request).await?;
         self.om().keep(volume, bucket, made.place);
         made.bucket.ok_or_else(|| missing("bucket"))
+    }
+
+    pub async fn create_volume(&self, volume: &str) -> Result<Volume, ClientError> {
+        let request = CreateVolumeRequest { volume: volume.to_owned() };
+        change_root!(self, create_volume, request).await?.volume.ok_or_else(|| missing("volume"))
+    }
+
+    /// Deletes a volume without buckets.
+    pub async fn delete_volume(&self, volume: &str) -> Result<(), ClientError> {
+        let request = DeleteVolumeRequest { volume: volume.to_owned() };
+        change_root!(self, delete_volume, request).await.map(|_| ())
+    }
+
+    pub async fn head_volume(&self, volume: &str) -> Result<Volume, ClientError> {
+        let request = HeadVolumeRequest { volume: volume.to_owned() };
+        query!(self, head_volume, None, request).await?.volume.ok_or_else(|| missing("volume"))
+    }
+
+    /// All volumes, by name.
+    pub async fn list_volumes(&self) -> Result<Vec<Volume>, ClientError> {
+        let mut all: Vec<Volume> = Vec::new();
+        loop {
+            let after = all.last().map(|last| last.name.clone()).unwrap_or_default();
+            let request = ListVolumesRequest { after, limit: 0 };
+            let page = query!(self, list_volumes, None, request).await?;
+            all.extend(page.volumes);
+            if !page.truncated {
+                return Ok(all);
+            }
+        }
     }
 
     pub async fn head_bucket(&self, volume: &str, bucket: &str) -> Result<Bucket, ClientError> {

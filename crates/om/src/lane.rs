@@ -123,7 +123,8 @@ async fn propose_one(group: &Group, addresses: &AddressBook, bytes: usize, toget
     }
 }
 
-fn replies(reply: Bytes, count: usize) -> Result<Vec<OmReply>, Failure> {
+/// The replies to the commands of an entry.
+pub(crate) fn replies(reply: Bytes, count: usize) -> Result<Vec<OmReply>, Failure> {
     let replies = OmReplies::decode(reply)
         .map_err(|error| Failure::internal(format!("decode the replies: {error}")))?
         .replies;

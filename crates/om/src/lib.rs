@@ -12,6 +12,9 @@
 //! (docs/adr/0013-scm-places-the-groups-of-names.md), in answer to the [`heartbeat`].
 
 mod address;
+mod backup;
+#[cfg(test)]
+mod backup_model;
 mod blocks;
 mod buckets;
 mod counted;
@@ -41,4 +44,4 @@ mod usage;
 pub use om::Om;
 pub use options::OmOptions;
 pub use place::TablesPlace;
-pub use tables::APPLIED_KEY;
+pub use tables::{APPLIED_KEY, FORMAT as TABLES_FORMAT};

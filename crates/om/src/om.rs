@@ -1,4 +1,5 @@
 use crate::address;
+use crate::backup::BACKUPS_MAX;
 use crate::buckets::{self, Buckets};
 use crate::counted::{Counted, expose_listings, expose_tables};
 use crate::groups::Groups;
@@ -111,6 +112,7 @@ impl Om {
             clock: clock.clone(),
             reads: options.reads,
             scans: Arc::new(Semaphore::new(scans_max)),
+            backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
             counted: Arc::new(Counted::new(OPERATIONS)),
         };
         // Before it belongs to a cluster there is nothing to open; and what there is could not say to others

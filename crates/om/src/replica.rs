@@ -1,20 +1,25 @@
 //! A replica of a group of names that runs here.
 
-use crate::lane::Lane;
-use crate::ops::{self, Founded, Fresh, Operation};
+use crate::lane::{self, Lane};
+use crate::ops::{self, Founded, Fresh, Operation, RestoreRows};
 use crate::replicas::why_told;
 use crate::state_machine::Followed;
-use crate::tables::is_founded;
+use crate::tables::{is_founded, restored};
 use anyhow::bail;
-use proto::om::{FoundedCommand, OmCommand, om_reply};
+use bytes::Bytes;
+use prost::Message;
+use proto::om::{
+    FoundedCommand, OmCommand, OmEntry, OmReply, RestoreRowsRequest, RestoreRowsResponse, RestoredNames,
+    om_reply,
+};
 use proto::scm::{OmGroup, OmMember, OmReplicaReport};
-use proto::{Code, Failure, RequestId};
-use raft::{AddressBook, Group, GroupStatus, Member, Members, Role};
+use proto::{Code, Failure, RequestId, Retry};
+use raft::{AddressBook, Command, Group, GroupStatus, Member, Members, Role};
 use rand::RngExt;
 use statedb::GroupDb;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -40,8 +45,9 @@ pub(crate) struct Replica {
     pub(crate) lane: Arc<Lane>,
     pub(crate) followed: Followed,
     statuses: watch::Receiver<GroupStatus>,
-    /// The tables have said that the names are founded. Names that are do not become otherwise.
-    founded_by_tables: AtomicBool,
+    /// Set once the tables have said that the names are founded: since when, if they come from a backup, else 0. Names
+    /// that are founded do not become otherwise.
+    founded_by_tables: OnceLock<u64>,
     /// SCM has said so, in this process's life.
     founded_by_scm: AtomicBool,
     clock: Arc<dyn Clock>,
@@ -91,6 +97,8 @@ struct Tasks {
     succession: Option<JoinHandle<()>>,
     /// The members that SCM wants, as it said last.
     wanted: BTreeSet<ReplicaId>,
+    /// The backup whose rows are to come, as it said last; empty: of none.
+    backup: Bytes,
     /// The reason why the last change of members did not come about.
     refused: String,
 }
@@ -146,11 +154,7 @@ impl Replica {
 
     /// Carries out a change that was prepared, where this replica leads.
     pub(crate) async fn carry_out(&self, command: OmCommand) -> Result<om_reply::Result, Failure> {
-        match self.lane.apply(command).await?.result {
-            Some(om_reply::Result::Error(error)) => Err(error.into()),
-            Some(result) => Ok(result),
-            None => Err(Failure::internal("the reply is empty")),
-        }
+        result_of(self.lane.apply(command).await?)
     }
 
     pub(crate) async fn change<O: Operation>(&self, command: OmCommand) -> Result<O::Response, Failure> {
@@ -173,14 +177,59 @@ impl Replica {
     }
 
     pub(crate) fn is_founded_by_tables(&self) -> anyhow::Result<bool> {
-        if !self.founded_by_tables.load(Ordering::Relaxed) && is_founded(&*self.dbs.current())? {
-            self.founded_by_tables.store(true, Ordering::Relaxed);
+        if self.founded_by_tables.get().is_none() {
+            let tables = self.dbs.current();
+            if is_founded(&*tables)? {
+                let _ = self.founded_by_tables.set(restored(&*tables)?.map_or(0, |names| names.founded_ms));
+            }
         }
-        Ok(self.founded_by_tables.load(Ordering::Relaxed))
+        Ok(self.founded_by_tables.get().is_some())
     }
 
+    /// Names that come from a backup are served when the tables say so, and not before.
     fn is_founded(&self) -> anyhow::Result<bool> {
-        Ok(self.founded_by_scm.load(Ordering::Relaxed) || self.is_founded_by_tables()?)
+        let by_scm = || Ok(self.founded_by_scm.load(Ordering::Relaxed) && self.restoring()?.is_none());
+        if self.is_founded_by_tables()? { Ok(true) } else { by_scm() }
+    }
+
+    /// What has come of a backup, while nobody is served yet.
+    fn restoring(&self) -> anyhow::Result<Option<RestoredNames>> {
+        Ok(restored(&*self.dbs.current())?.filter(|names| names.founded_ms == 0))
+    }
+
+    /// Refuses a request that may have been carried out before the names were restored: what became of it then nobody
+    /// knows any more.
+    pub(crate) fn check_remembers(&self, age: Duration, now_ms: u64) -> Result<(), Failure> {
+        let since_ms = self.founded_by_tables.get().copied().unwrap_or_default();
+        if age.is_zero() || now_ms.saturating_sub(age.as_millis() as u64) >= since_ms {
+            return Ok(());
+        }
+        let why =
+            format!("the request was first sent {age:?} ago, before the names were restored from a backup");
+        Err(Failure { retry: Retry::No, ..Failure::new(Code::OutcomeUnknown, why) })
+    }
+
+    /// Takes a part of a backup's rows, where this replica has begun its group for just that.
+    pub(crate) async fn restore(
+        &self,
+        request: RestoreRowsRequest,
+        addresses: &AddressBook,
+    ) -> Result<RestoreRowsResponse, Failure> {
+        self.check_leads(addresses)?;
+        if self.tasks.lock().expect("no holder panics").backup != request.backup {
+            let why = format!("SCM has not said that {} is to have the rows of this backup", self.group.id());
+            return Err(Failure::new(Code::NotYet, why));
+        }
+        let fresh = Fresh { random: 0, now_ms: self.clock.now_ms() };
+        let command = ops::prepare::<RestoreRows>(RequestId(random().random()), None, request, fresh)?;
+        let meta = OmEntry { commands: vec![command] }.encode_to_vec().into();
+        // Past the lane: with other commands in its entry it would be a request like others.
+        let done = self.group.apply(Command { meta, ..Command::default() }).await;
+        let done = done.map_err(|error| error.into_failure(addresses))?;
+        let reply = lane::replies(done.reply, 1)?.pop().unwrap_or_default();
+        let restored = ops::response::<RestoreRows>(result_of(reply)?)?;
+        self.news.notify_one();
+        Ok(restored)
     }
 
     /// Whether this replica answers for its group: it leads, and the group's names are founded.
@@ -272,6 +321,10 @@ impl Replica {
             address: member.address.clone(),
             is_voter: members.is_voter(member.replica),
         };
+        let coming = match self.is_founded_by_tables() {
+            Ok(false) => self.restoring().ok().flatten().unwrap_or_default(),
+            Ok(true) | Err(_) => RestoredNames::default(),
+        };
         let is_stopped = status.role == Role::Stopped;
         let why = status.failure.unwrap_or_else(|| "its group stopped".to_owned());
         OmReplicaReport {
@@ -289,6 +342,8 @@ impl Replica {
             wanted: self.wanted(),
             given_up: self.group.given_up().iter().map(|replica| replica.0).collect(),
             refused: self.refused(),
+            backup: coming.backup,
+            is_restored: coming.is_all,
         }
     }
 
@@ -310,6 +365,7 @@ impl Replica {
     /// Takes in what SCM says of the group, and does what is a leader's to do about it, in the background.
     pub(crate) fn follow(self: &Arc<Replica>, told: &OmGroup) {
         self.want(told.members.iter().map(|member| ReplicaId(member.replica)).collect());
+        self.tasks.lock().expect("no holder panics").backup = told.backup.clone();
         if told.is_founded {
             self.founded_by_scm.store(true, Ordering::Relaxed);
         }
@@ -448,6 +504,14 @@ fn as_member(now: &Members, wanted: &OmMember) -> Member {
     let replica = ReplicaId(wanted.replica);
     let new = || Member { replica, node: NodeId::of_om(wanted.om), address: wanted.address.clone() };
     now.get(replica).cloned().unwrap_or_else(new)
+}
+
+fn result_of(reply: OmReply) -> Result<om_reply::Result, Failure> {
+    match reply.result {
+        Some(om_reply::Result::Error(error)) => Err(error.into()),
+        Some(result) => Ok(result),
+        None => Err(Failure::internal("the reply is empty")),
+    }
 }
 
 async fn found(lane: &Lane, now_ms: u64) -> anyhow::Result<()> {

@@ -141,6 +141,15 @@ impl Replicas {
         }
     }
 
+    /// A replica that may serve nobody yet.
+    pub(crate) fn running(&self, group: GroupId) -> Result<Arc<Replica>, Failure> {
+        match self.slot(group) {
+            Some(Slot::Open(replica)) => Ok(replica),
+            Some(Slot::Closed { why, .. }) => Err(Failure::new(Code::Unavailable, why)),
+            None => Err(Failure::new(Code::Unavailable, format!("this OM has no replica of {group}"))),
+        }
+    }
+
     /// The reason why this OM is not what SCM wants it to be: every group that it is to be in runs here, votes, and
     /// is led by somebody who is heard. One that stands by is well where nothing waits for it.
     pub(crate) fn readiness(&self) -> Result<(), String> {

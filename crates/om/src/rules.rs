@@ -4,7 +4,7 @@ use prost::Message;
 use proto::om::{BlockPiece, KeyAttributes};
 use proto::{Code, Failure};
 
-/// The one volume for now: the one S3 sees.
+/// The volume that S3 sees. It is there without being made.
 pub(crate) const VOLUME: &str = "s3v";
 pub(crate) const KEY_BYTES_MAX: usize = 1024;
 pub(crate) const USER_METADATA_BYTES_MAX: usize = 2 * 1024;
@@ -19,11 +19,37 @@ pub(crate) const PART_BYTES_MIN: u64 = 5 * 1024 * 1024;
 /// blocks of 256 MiB) less than one.
 pub(crate) const COMMAND_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// Refuses a volume that cannot be there.
 pub(crate) fn check_volume(volume: &str) -> Result<(), Failure> {
-    if volume == VOLUME {
-        return Ok(());
+    volume_name_broken(volume).map_or(Ok(()), |_| Err(no_such_volume(volume)))
+}
+
+pub(crate) fn no_such_volume(volume: &str) -> Failure {
+    Failure::new(Code::NoSuchVolume, format!("no volume `{volume}`"))
+}
+
+/// Ozone's rules for the names of volumes.
+pub(crate) fn check_volume_name(name: &str) -> Result<(), Failure> {
+    let broken = volume_name_broken(name);
+    broken.map_or(Ok(()), |rule| Err(Failure::invalid(format!("volume name `{name}` {rule}"))))
+}
+
+fn volume_name_broken(name: &str) -> Option<&'static str> {
+    let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = name.as_bytes();
+    if !(3..=63).contains(&bytes.len()) {
+        Some("must have 3 to 63 characters")
+    } else if !bytes.iter().all(|byte| inner(byte) || matches!(byte, b'.' | b'-')) {
+        Some("may only have lower case letters, digits, dots and hyphens")
+    } else if ![bytes.first(), bytes.last()].into_iter().flatten().all(inner) {
+        Some("must begin and end with a letter or digit")
+    } else if ["..", ".-", "-."].iter().any(|pair| name.contains(pair)) {
+        Some("must not have a dot beside a dot or a hyphen")
+    } else if name.parse::<std::net::Ipv4Addr>().is_ok() {
+        Some("must not be an IP address")
+    } else {
+        None
     }
-    Err(Failure::new(Code::NotFound, format!("no volume `{volume}`; the only one is `{VOLUME}`")))
 }
 
 /// S3's rules for the names of general purpose buckets.
@@ -159,6 +185,22 @@ mod tests {
         ];
         for bad in bad {
             assert_eq!(check_bucket_name(bad).map_err(|failure| failure.code), Err(Code::Invalid), "{bad}");
+        }
+    }
+
+    #[test]
+    fn volume_names_follow_ozone() {
+        for good in ["s3v", "vol1", "my-volume.2026", "1-2-3", &"a".repeat(63)] {
+            assert_eq!(check_volume_name(good), Ok(()), "{good}");
+            assert_eq!(check_volume(good), Ok(()), "{good}");
+        }
+        let long = "a".repeat(64);
+        for bad in [
+            "", "ab", &long, "Vol", "a_b", "-abc", "abc-", ".abc", "a..b", "a.-b", "a-.b", "10.0.0.1", "a/b",
+            "a\0b", "größe",
+        ] {
+            assert_eq!(check_volume_name(bad).map_err(|failure| failure.code), Err(Code::Invalid), "{bad}");
+            assert_eq!(check_volume(bad).map_err(|failure| failure.code), Err(Code::NoSuchVolume), "{bad}");
         }
     }
 

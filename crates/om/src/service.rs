@@ -1,3 +1,4 @@
+use crate::backup;
 use crate::buckets::Buckets;
 use crate::counted::Counted;
 use crate::moves::Moves;
@@ -8,6 +9,7 @@ use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::tables::{InGroup, ROOT, Refusal};
 use futures::future::join_all;
+use futures::stream::BoxStream;
 use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
@@ -47,14 +49,20 @@ pub(crate) struct OmService {
     pub(crate) reads: ReadPolicy,
     /// One permit per listing under way.
     pub(crate) scans: Arc<Semaphore>,
+    /// One permit per group that is sent to a backup.
+    pub(crate) backups: Arc<Semaphore>,
     pub(crate) counted: Arc<Counted>,
+}
+
+/// A group by its number.
+fn group_id(group: u64) -> Result<GroupId, Failure> {
+    // No group has a larger one.
+    if group >> 56 == 0 { Ok(GroupId::om(group)) } else { Err(Failure::invalid("no such group")) }
 }
 
 impl OmService {
     fn serving(&self, group: u64) -> Result<Arc<Replica>, Failure> {
-        // No group has a larger number.
-        let group = if group >> 56 == 0 { group } else { return Err(Failure::invalid("no such group")) };
-        self.replicas.serving(GroupId::om(group), &self.addresses)
+        self.replicas.serving(group_id(group)?, &self.addresses)
     }
 
     /// Changes the insides of buckets, each by itself.
@@ -120,7 +128,23 @@ impl OmService {
             let message = format!("the request has {bytes} bytes, at most {max} are allowed");
             return Err(Failure::new(Code::TooLarge, message));
         }
-        self.serving(group)?.carry_out(command).await
+        let replica = self.serving(group)?;
+        replica.check_remembers(age, fresh.now_ms)?;
+        replica.carry_out(command).await
+    }
+
+    async fn make_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Result<CreateVolumeResponse, Failure> {
+        self.change_in::<ops::CreateVolume>(ROOT, request).await
+    }
+
+    async fn drop_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Result<DeleteVolumeResponse, Failure> {
+        self.change_in::<ops::DeleteVolume>(ROOT, request).await
     }
 
     async fn make_bucket(
@@ -273,6 +297,23 @@ impl OmService {
         read.map_err(refusal)
     }
 
+    /// All that a group has now, or later.
+    async fn back_up_group(
+        &self,
+        group: u64,
+    ) -> Result<BoxStream<'static, Result<BackupPart, Status>>, Failure> {
+        let permit = self.backups.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| Failure::new(Code::Busy, "too many backups are under way"))?;
+        let db = self.current(group).await?;
+        Ok(backup::send(db, group, permit))
+    }
+
+    async fn restore(&self, request: Request<RestoreRowsRequest>) -> Result<RestoreRowsResponse, Failure> {
+        let request = request.into_inner();
+        let replica = self.replicas.running(group_id(request.group)?)?;
+        replica.restore(request, &self.addresses).await
+    }
+
     async fn stat(&self, request: Request<StatBucketRequest>) -> Result<StatBucketResponse, Failure> {
         let place = proto::bucket_of(request.metadata())?;
         let stat = self.query::<queries::StatBucket>(request).await?;
@@ -325,7 +366,7 @@ macro_rules! om_service {
     (calls { $($call:ident, $call_request:ident => $call_response:ident, $method:ident;)* }
      changes { $($change:ident;)* }
      queries { $($query:ident, $query_request:ident => $query_response:ident, $reader:ident;)* }) => {
-        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $(<ops::$change as Operation>::Request::NAME,)* "lookup_key", $(stringify!($query),)*];
+        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $(<ops::$change as Operation>::Request::NAME,)* "lookup_key", "back_up", $(stringify!($query),)*];
 
         impl OmService {
             async fn change_one(&self, begun: Instant, mut change: Change) -> Result<om_reply::Result, Failure> {
@@ -344,6 +385,11 @@ macro_rules! om_service {
             async fn lookup_keys(&self, request: Request<LookupKeysRequest>) -> Result<Response<LookupKeysResponse>, Status> {
                 Ok(Response::new(self.look_up_all(request.into_inner()).await?))
             }
+            type BackUpStream = BoxStream<'static, Result<BackupPart, Status>>;
+            async fn back_up(&self, request: Request<BackUpRequest>) -> Result<Response<Self::BackUpStream>, Status> {
+                let call = self.back_up_group(request.into_inner().group);
+                Ok(Response::new(self.counted.call("back_up", call).await?))
+            }
             $(async fn $call(&self, request: Request<$call_request>) -> Result<Response<$call_response>, Status> {
                 let call = self.$method(request);
                 Ok(Response::new(self.counted.call(stringify!($call), call).await?))
@@ -358,6 +404,8 @@ macro_rules! om_service {
 
 om_service! {
     calls {
+        create_volume, CreateVolumeRequest => CreateVolumeResponse, make_volume;
+        delete_volume, DeleteVolumeRequest => DeleteVolumeResponse, drop_volume;
         create_bucket, CreateBucketRequest => CreateBucketResponse, make_bucket;
         delete_bucket, DeleteBucketRequest => DeleteBucketResponse, drop_bucket;
         hold_bucket, HoldBucketRequest => HoldBucketResponse, hold;
@@ -371,6 +419,7 @@ om_service! {
         stat_bucket, StatBucketRequest => StatBucketResponse, stat;
         get_unused, GetUnusedRequest => GetUnusedResponse, unused;
         list_container_keys, ListContainerKeysRequest => ListContainerKeysResponse, container_keys;
+        restore_rows, RestoreRowsRequest => RestoreRowsResponse, restore;
     }
     changes {
         CommitKey; DeleteKeys; CreateUpload; CommitPart; CompleteUpload; AbortUpload;
@@ -378,6 +427,8 @@ om_service! {
     queries {
         head_bucket, HeadBucketRequest => HeadBucketResponse, HeadBucket;
         list_buckets, ListBucketsRequest => ListBucketsResponse, ListBuckets;
+        head_volume, HeadVolumeRequest => HeadVolumeResponse, HeadVolume;
+        list_volumes, ListVolumesRequest => ListVolumesResponse, ListVolumes;
         list_keys, ListKeysRequest => ListKeysResponse, ListKeys;
         list_parts, ListPartsRequest => ListPartsResponse, ListParts;
         list_uploads, ListUploadsRequest => ListUploadsResponse, ListUploads;

@@ -3,7 +3,8 @@ use crate::lane;
 use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
 use crate::tables::{
-    APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, SENDING_PREFIX, decode, next_bucket,
+    APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, SENDING_PREFIX,
+    next_bucket, restored, skip_runs,
 };
 use crate::taps::Taps;
 use crate::upgrade::{Upgrading, rows};
@@ -11,14 +12,11 @@ use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
 use bytes::Bytes;
 use prost::Message;
-use proto::om::{OmReplies, SendingBucket};
+use proto::om::OmReplies;
 use raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, GroupDb};
 use std::sync::{Arc, Weak};
 use tokio::time::Instant;
-
-/// More buckets than lost members can have made, and more runs than they can have begun, without this one's knowledge.
-const NUMBERS_SKIPPED: u64 = 1_000_000;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
@@ -80,7 +78,9 @@ impl StateMachine for OmStateMachine {
         if let Some(next) = next_bucket(&*db)? {
             batch.put(NEXT_BUCKET_KEY, (next + NUMBERS_SKIPPED).to_le_bytes());
         }
-        skip_lost_runs(&db, &mut batch)?;
+        let sending =
+            rows(&db, SENDING_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));
+        skip_runs(&*db, sending)?.into_iter().for_each(|(key, value)| batch.put(key, value));
         batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
         Db::put_applied(&mut batch, APPLIED_KEY, &applied);
         db.write(batch).context("write a reset")
@@ -89,17 +89,6 @@ impl StateMachine for OmStateMachine {
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         Some(Arc::new(Upgrading(self.dbs.clone())))
     }
-}
-
-/// Another group may have parts of runs that lost members have begun: none is numbered like those.
-fn skip_lost_runs(db: &Db, batch: &mut rocksdb::WriteBatch) -> anyhow::Result<()> {
-    for row in rows(db, SENDING_PREFIX) {
-        let (key, value) = row?;
-        let sending: SendingBucket = decode(&key, &value)?;
-        let run = sending.run + NUMBERS_SKIPPED;
-        batch.put(&key, SendingBucket { run, ..sending }.encode_to_vec());
-    }
-    Ok(())
 }
 
 /// The answers, and what changed in the rows of buckets.
@@ -114,7 +103,9 @@ fn apply(
     let mut overlay = Overlay::new(db);
     let mut replies = Vec::with_capacity(batch.len());
     for committed in batch {
-        let index = committed.id.index.0;
+        // What is filed by entry is filed behind all that came with a backup.
+        let entries_before = restored(&overlay)?.map_or(0, |restored| restored.entries);
+        let index = entries_before + committed.id.index.0;
         let merged = lane::commands(committed.meta).with_context(|| format!("decode entry {index}"))?;
         commands += merged.len();
         batches.note_entry(merged.len());
@@ -142,14 +133,14 @@ mod tests {
     use super::*;
     use crate::ops::testing::{commit_request, pieces};
     use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
-    use crate::tables::{BucketNumber, Read, format, sending_key};
+    use crate::tables::{BucketNumber, RESTORED_KEY, Read, decode, format, runs_before, sending_key};
     use crate::upgrade::count;
     use metrics::Exposition;
     use proptest::prelude::*;
     use proto::RequestId;
     use proto::om::{
         BucketMove, BucketRecord, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmCommand,
-        OmEntry, OmReply, RememberedRequests, om_reply,
+        OmEntry, OmReply, RememberedRequests, RestoredNames, SendingBucket, om_reply,
     };
     use raftlog::Place;
     use std::path::Path;
@@ -402,7 +393,30 @@ mod tests {
         assert_eq!(next_bucket(&*machine.dbs.current()).unwrap(), Some(before + NUMBERS_SKIPPED));
         let begun: SendingBucket = machine.dbs.current().message(&row).unwrap().unwrap();
         assert_eq!(begun, SendingBucket { run: 3 + NUMBERS_SKIPPED, ..sending }, "nor of a run");
+        let runs = runs_before(&*machine.dbs.current()).unwrap();
+        assert_eq!(runs, 2 * NUMBERS_SKIPPED, "nor of one of a move that was heard of by lost members alone");
         assert_eq!(machine.applied().unwrap(), Some(applied(2)));
+    }
+
+    #[test]
+    fn what_is_filed_by_entry_is_filed_behind_what_came_with_a_backup() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut machine = open(dir.path());
+        let overwritten = [prepared::<CreateBucket>(0, bucket()), command(1, 4, "a"), command(2, 5, "a")];
+        let log = one_by_one(&overwritten);
+        let filed = |machine: &Machine| -> Vec<u64> {
+            let rows = Overlay::new(&machine.db);
+            let rows = rows.scan(b"d").map(|row| row.unwrap().0);
+            rows.map(|key| u64::from_be_bytes(key[1..9].try_into().unwrap())).collect()
+        };
+        apply(&mut machine, &log);
+        assert_eq!(filed(&machine), [2]);
+        let mut batch = rocksdb::WriteBatch::default();
+        let names = RestoredNames { entries: 500, founded_ms: 1, ..RestoredNames::default() };
+        batch.put(RESTORED_KEY, names.encode_to_vec());
+        machine.db.write(batch).unwrap();
+        apply(&mut machine, &[committed(2, OmEntry { commands: vec![command(3, 6, "a")] }.encode_to_vec())]);
+        assert_eq!(filed(&machine), [2, 502]);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | `g` | empty: the names of this group are founded |
 //! | `h` | `UnusedTotals` |
 //! | `i` + bucket | `IncomingBucket`: one that comes from another group, and is not here yet |
+//! | `j` | `RestoredNames`: the names of this group come, or came, from a backup |
 //! | `k` + bucket + key | `Key` |
 //! | `l` + block + key of a row | empty: that row names the block, or did ([`crate::blocks`]) |
 //! | `n` | next bucket number, `u64`, in the root |
@@ -22,13 +23,18 @@
 //! | `t` + bucket | the last epoch by which this group never holds the bucket, `u64`; empty: it never holds it |
 //! | `u` + bucket + escaped key + upload id | `Upload` |
 //! | `v` + bucket | `SendingBucket`: one that is sent to another group |
+//! | `w` + volume | `Volume`, in the root: one that was made |
 //! | `x` + bucket | `DroppedBucket` |
 //! | `y` + bucket | the bucket is not here, and what is left of its rows is to be deleted: since which entry, `u64` |
+//! | `z` | the number after which runs of moves from here begin, `u64`; missing: 0 |
 
+use crate::rules::{VOLUME, check_volume, no_such_volume};
 use anyhow::{Context, bail};
 use planted::Bug;
 use prost::Message;
-use proto::om::{BucketEntry, BucketPlace, BucketRecord, BucketStage, Upload};
+use proto::om::{
+    BucketEntry, BucketPlace, BucketRecord, BucketStage, RestoredNames, SendingBucket, Upload, Volume,
+};
 use proto::{Code, Failure};
 use statedb::Db;
 
@@ -39,6 +45,8 @@ pub(crate) const FOUNDED_KEY: &[u8] = b"g";
 pub(crate) const UNUSED_TOTALS_KEY: &[u8] = b"h";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
+pub(crate) const RESTORED_KEY: &[u8] = b"j";
+pub(crate) const RUNS_KEY: &[u8] = b"z";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
 /// refusals nor what a request was; both were in no release.
@@ -66,6 +74,8 @@ pub(crate) const DELETED_PREFIX: &[u8] = b"d";
 pub(crate) const DROPPED_PREFIX: &[u8] = b"x";
 /// The prefix of the names of buckets.
 pub(crate) const NAMES_PREFIX: &[u8] = b"b";
+/// The prefix of volumes that were made.
+pub(crate) const VOLUMES_PREFIX: &[u8] = b"w";
 /// The prefix of the rows of buckets that are here.
 pub(crate) const BUCKETS_PREFIX: &[u8] = b"c";
 /// The prefix of the rows of buckets that are being made, deleted or moved.
@@ -76,6 +86,14 @@ pub(crate) const SENDING_PREFIX: &[u8] = b"v";
 pub(crate) const LEFT_PREFIX: &[u8] = b"y";
 /// The tables of what is in a bucket, in order. Their rows go along when it moves.
 pub(crate) const CONTENTS: [&[u8]; 3] = [b"k", b"p", b"u"];
+
+/// The tables of one row, and those of remembered requests, which are of one group's log alone: no backup has them.
+pub(crate) const OF_THIS_LOG: [&[u8]; 6] =
+    [APPLIED_KEY, FORMAT_KEY, FOUNDED_KEY, RESTORED_KEY, QUEUE_KEY, REMEMBERED_PREFIX];
+
+/// More buckets and attempts to move them than anybody can have made, and more runs than anybody can have begun, without
+/// the knowledge of tables that were reset, or restored.
+pub(crate) const NUMBERS_SKIPPED: u64 = 1_000_000;
 
 /// The group that knows where each bucket is.
 pub(crate) const ROOT: u64 = 0;
@@ -157,6 +175,19 @@ pub(crate) fn entry_place(entry: &BucketEntry) -> BucketPlace {
 
 pub(crate) fn bucket_key(volume: &str, bucket: &str) -> Vec<u8> {
     [b"b", volume.as_bytes(), b"\0", bucket.as_bytes()].concat()
+}
+
+pub(crate) fn volume_key(volume: &str) -> Vec<u8> {
+    [VOLUMES_PREFIX, volume.as_bytes()].concat()
+}
+
+/// The volume, or that there is none.
+pub(crate) fn volume_existing(tables: &impl Read, volume: &str) -> Result<Volume, Refusal> {
+    check_volume(volume)?;
+    if volume == VOLUME {
+        return Ok(Volume { name: volume.to_owned(), created_ms: 0 });
+    }
+    Ok(tables.message(&volume_key(volume))?.ok_or_else(|| no_such_volume(volume))?)
 }
 
 pub(crate) fn record_key(bucket: BucketNumber) -> Vec<u8> {
@@ -306,11 +337,16 @@ pub(crate) fn next_bucket(tables: &impl Read) -> anyhow::Result<Option<u64>> {
 
 /// The bucket's entry in the root, or that there is no such bucket. One that is being made is none yet.
 pub(crate) fn bucket_entry(tables: &impl Read, volume: &str, bucket: &str) -> Result<BucketEntry, Refusal> {
-    crate::rules::check_volume(volume)?;
+    check_volume(volume)?;
     let entry: Option<BucketEntry> = tables.message(&bucket_key(volume, bucket))?;
-    let entry = entry.filter(|entry| entry.stage() != BucketStage::BucketMaking);
-    let missing = || Failure::new(Code::NoSuchBucket, format!("no bucket `{bucket}` in volume `{volume}`"));
-    Ok(entry.ok_or_else(missing)?)
+    match entry.filter(|entry| entry.stage() != BucketStage::BucketMaking) {
+        Some(entry) => Ok(entry),
+        None => {
+            volume_existing(tables, volume)?;
+            let why = format!("no bucket `{bucket}` in volume `{volume}`");
+            Err(Failure::new(Code::NoSuchBucket, why).into())
+        }
+    }
 }
 
 /// The bucket, or that it is not in this group.
@@ -365,6 +401,34 @@ pub(crate) fn is_founded(tables: &impl Read) -> anyhow::Result<bool> {
     Ok(tables.get(FOUNDED_KEY)?.is_some() || tables.get(QUEUE_KEY)?.is_some())
 }
 
+/// The backup that these names come from, if they are no longer, or not only, what was made here.
+pub(crate) fn restored(tables: &impl Read) -> anyhow::Result<Option<RestoredNames>> {
+    tables.message(RESTORED_KEY)
+}
+
+/// The number after which the runs of a move from here begin.
+pub(crate) fn runs_before(tables: &impl Read) -> anyhow::Result<u64> {
+    let Some(before) = tables.get(RUNS_KEY)? else { return Ok(0) };
+    Ok(u64::from_le_bytes(before.as_slice().try_into().context("the number of a run has 8 bytes")?))
+}
+
+/// The rows by which no run, of moves that are under way and of those that are yet to be heard of, is numbered like one that
+/// was begun without the knowledge of these tables: another group may have parts of that.
+pub(crate) fn skip_runs(
+    tables: &impl Read,
+    sending: impl Iterator<Item = anyhow::Result<(Vec<u8>, Vec<u8>)>>,
+) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let before = runs_before(tables)?.saturating_add(NUMBERS_SKIPPED);
+    let mut rows = vec![(RUNS_KEY.to_vec(), before.to_le_bytes().to_vec())];
+    for row in sending {
+        let (key, value) = row?;
+        let sending: SendingBucket = decode(&key, &value)?;
+        let run = sending.run.saturating_add(NUMBERS_SKIPPED);
+        rows.push((key, SendingBucket { run, ..sending }.encode_to_vec()));
+    }
+    Ok(rows)
+}
+
 /// The format of tables that this version reads; `None` of empty ones. Those of other versions are refused.
 pub(crate) fn format(db: &Db) -> anyhow::Result<Option<u32>> {
     let Some(value) = db.get(FORMAT_KEY)? else { return Ok(None) };
@@ -386,6 +450,7 @@ mod tests {
     fn keys_have_their_documented_bytes() {
         let bucket = BucketNumber(0x0102);
         assert_eq!(bucket_key("s3v", "photos"), b"bs3v\0photos");
+        assert_eq!(volume_key("photos"), b"wphotos");
         assert_eq!(record_key(bucket), b"c\0\0\0\0\0\0\x01\x02");
         assert_eq!(let_go_key(bucket), b"t\0\0\0\0\0\0\x01\x02");
         assert_eq!(incoming_key(bucket), b"i\0\0\0\0\0\0\x01\x02");

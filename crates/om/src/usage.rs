@@ -1,9 +1,10 @@
 //! The usage of each bucket, for Prometheus.
 
+use crate::rules::VOLUME;
 use crate::tables::{BUCKETS_PREFIX, decode};
 use crate::upgrade::rows;
 use metrics::{Exposition, Metric};
-use proto::om::BucketRecord;
+use proto::om::{Bucket, BucketRecord};
 use statedb::Db;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,9 +82,17 @@ impl Usage {
             let record = &known.buckets[row];
             keys = keys.wrapping_sub(record.keys);
             bytes = bytes.wrapping_sub(record.bytes);
-            expose(record.bucket.as_ref().map_or("", |bucket| &bucket.name), record.keys, record.bytes);
+            expose(&record.bucket.as_ref().map(named).unwrap_or_default(), record.keys, record.bytes);
         }
         expose(OTHERS, keys, bytes);
+    }
+}
+
+/// The name of a bucket among those of all volumes: S3's, which are in one, need no other.
+fn named(bucket: &Bucket) -> String {
+    match bucket.volume.as_str() {
+        VOLUME | "" => bucket.name.clone(),
+        volume => format!("{volume}/{}", bucket.name),
     }
 }
 

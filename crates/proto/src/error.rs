@@ -66,6 +66,9 @@ impl Code {
             | Code::NoSuchBucket
             | Code::BucketExists
             | Code::BucketNotEmpty
+            | Code::NoSuchVolume
+            | Code::VolumeExists
+            | Code::VolumeNotEmpty
             | Code::NoSuchKey
             | Code::NoSuchUpload
             | Code::PreconditionFailed
@@ -87,6 +90,7 @@ impl Code {
             | Code::NewerVersion
             | Code::Closed
             | Code::BucketNotEmpty
+            | Code::VolumeNotEmpty
             | Code::PreconditionFailed => tonic::Code::FailedPrecondition,
             Code::Busy | Code::DiskFull | Code::TooLarge | Code::LimitReached => {
                 tonic::Code::ResourceExhausted
@@ -94,11 +98,13 @@ impl Code {
             Code::Compacted => tonic::Code::OutOfRange,
             Code::Unavailable | Code::NotYet | Code::DiskFailed => tonic::Code::Unavailable,
             Code::OutcomeUnknown => tonic::Code::Unknown,
-            Code::NotFound | Code::NoSuchBucket | Code::NoSuchKey | Code::NoSuchUpload => {
-                tonic::Code::NotFound
-            }
+            Code::NotFound
+            | Code::NoSuchVolume
+            | Code::NoSuchBucket
+            | Code::NoSuchKey
+            | Code::NoSuchUpload => tonic::Code::NotFound,
             Code::Corrupt => tonic::Code::DataLoss,
-            Code::BucketExists => tonic::Code::AlreadyExists,
+            Code::BucketExists | Code::VolumeExists => tonic::Code::AlreadyExists,
         }
     }
 }

@@ -41,6 +41,8 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.om.v1.LookupKeysRequest", limit(128 << 10, 256)),
     // 512 KiB, or one row of 12 MiB; at most 8 192 rows and requests, whose answers are a few structures each.
     ("flotilla.om.v1.ReceiveRowsRequest", limit(13 << 20, 64 << 10)),
+    // The same of a backup.
+    ("flotilla.om.v1.RestoreRowsRequest", limit(13 << 20, 64 << 10)),
     // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone;
     // what is wrong with one replica takes 1 KiB.
     ("flotilla.scm.v1.HeartbeatRequest", limit(crate::MESSAGE_BYTES_MAX, 100_000)),

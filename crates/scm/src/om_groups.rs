@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | none, or not founded | an only voter that was told to begin leads | the group is founded: noted |
 //! | none, or not founded | a founded group is led | it is taken over: noted |
+//! | waits for the rows of a backup | an only voter that was told to begin leads, and has all | noted, once all groups have theirs; nothing else is |
 //! | founded, uncertain since a forced reset | anything | noted |
 //! | founded | a voter that the record never had, or lacks one that has voted, and has not heard of the record | SCM, or the group, has forgotten something: noted |
 //! | founded | the record's members | they have voted: noted. Then, once it says that it is founded, it grows, or one member is replaced |
@@ -20,7 +21,7 @@ use crate::tables::{NAMES_OF_BEFORE, OM_GROUPS_MAX, OM_MEMBERS, OmReplica, ROOT_
 use crate::world::World;
 use proto::scm::{
     ChangeOmGroupCommand, CreateOmGroupCommand, FoundOmGroupCommand, NodeDuty, NoteOmGroupCommand,
-    OmGroupRecord, OmMemberRecord, OmReplicaReport, SetOmDutyCommand, scm_command::Command,
+    OmGroupRecord, OmMemberRecord, OmReplicaReport, OmRestore, SetOmDutyCommand, scm_command::Command,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -108,18 +109,22 @@ impl OmGroups {
         if self.due.is_none_or(|due| world.now < due) {
             return None;
         }
-        let names =
-            all_leaders(world, group).filter(|leader| leader.is_settled() && has_names(leader.report()));
-        // Of two directories with names the one that has more of them.
-        if let Some(names) = names.max_by_key(|leader| (leader.report().last_index, leader.report().term)) {
-            return note(world, group, &names);
-        }
-        // One that SCM does not know somebody else has begun.
-        if group != ROOT_OF_NAMES && world.tables.om_group(group).is_none() {
-            return None;
-        }
-        if names_are_on(world, group).is_some() || world.tables.names_may_be_elsewhere(group).is_some() {
-            return None;
+        // Names of before that come back while the group is restored are not the group's: all groups come from one backup.
+        if record.restore.is_none() {
+            let names =
+                all_leaders(world, group).filter(|leader| leader.is_settled() && has_names(leader.report()));
+            // Of two directories with names the one that has more of them.
+            if let Some(names) = names.max_by_key(|leader| (leader.report().last_index, leader.report().term))
+            {
+                return note(world, group, &names);
+            }
+            // One that SCM does not know somebody else has begun.
+            if group != ROOT_OF_NAMES && world.tables.om_group(group).is_none() {
+                return None;
+            }
+            if names_are_on(world, group).is_some() || world.tables.names_may_be_elsewhere(group).is_some() {
+                return None;
+            }
         }
         if let Some(begun) = begun(world, group, record) {
             return note(world, group, &begun);
@@ -158,9 +163,27 @@ fn begun<'a>(world: &'a World<'_>, group: u64, record: &OmGroupRecord) -> Option
     let is_alone = |leader: &OmLeader<'_>| leader.members() == BTreeSet::from([leader.replica()]);
     let is_member = |leader: &OmLeader<'_>| leader.replica().is_in(&record.members);
     let was_told = |leader: &OmLeader<'_>| is_member(leader) || leader.replica().is_in(&record.abandoned);
-    let begun = all_leaders(world, group)
-        .filter(|leader| leader.is_settled() && is_alone(leader) && was_told(leader));
+    let begun = all_leaders(world, group).filter(|leader| {
+        leader.is_settled() && is_alone(leader) && was_told(leader) && has_its_rows(record, leader.report())
+    });
     begun.max_by_key(is_member)
+}
+
+/// Whether a replica that has begun the group has what it is to be founded with: all rows of a backup, once all groups have
+/// theirs, or else nothing.
+fn has_its_rows(record: &OmGroupRecord, report: &OmReplicaReport) -> bool {
+    match &record.restore {
+        Some(restore) => restore.is_complete && report.is_restored && report.backup == restore.backup,
+        None => report.backup.is_empty(),
+    }
+}
+
+/// A replica that has begun the group and has all rows of this backup.
+pub(crate) fn is_restored(world: &World<'_>, record: &OmGroupRecord, backup: &[u8]) -> bool {
+    let restore = record.restore.clone().map(|restore| OmRestore { is_complete: true, ..restore });
+    let is_of = |restore: &OmRestore| restore.backup == backup;
+    let as_decided = OmGroupRecord { restore: restore.filter(is_of), ..record.clone() };
+    record.is_founded || as_decided.restore.is_some() && begun(world, record.group, &as_decided).is_some()
 }
 
 /// Whether an OM that was asked to begin a group need not be given up: of a leader of SCM that has just begun,
@@ -440,6 +463,9 @@ fn problem_of_member(world: &World<'_>, record: &OmGroupRecord, member: &OmMembe
 
 fn problem_unfounded(world: &World<'_>, group: u64, record: Option<&OmGroupRecord>) -> String {
     let asked = record.and_then(|record| record.members.first());
+    if let Some(restore) = record.and_then(|record| record.restore.as_ref()) {
+        return problem_restoring(world, group, restore, asked);
+    }
     match (names_are_on(world, group), world.tables.names_may_be_elsewhere(group), asked) {
         (Some((om, _)), ..) => {
             format!("OM {om} has names of it, and does not lead: a majority of its members is needed")
@@ -456,4 +482,24 @@ fn problem_unfounded(world: &World<'_>, group: u64, record: Option<&OmGroupRecor
             "no OM is healthy, in service and without a replica of it, to begin it".to_owned()
         }
     }
+}
+
+fn problem_restoring(
+    world: &World<'_>,
+    group: u64,
+    restore: &OmRestore,
+    asked: Option<&OmMemberRecord>,
+) -> String {
+    let waits = match asked {
+        _ if restore.is_complete => "all groups have their rows".to_owned(),
+        Some(member) => match why_not(world, group, member) {
+            Some(why) => format!("OM {} is to take the rows, and cannot: {why}", member.om),
+            None => format!(
+                "OM {} takes the rows; if nobody sends any, give `flotilla admin om restore` again",
+                member.om
+            ),
+        },
+        None => "no OM is healthy, in service and without a replica of it, to take the rows".to_owned(),
+    };
+    format!("its names are being restored from a backup: {waits}")
 }

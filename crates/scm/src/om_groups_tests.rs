@@ -3,7 +3,8 @@ use crate::om_orders::answer;
 use crate::om_view::leader;
 use crate::oms::Oms;
 use crate::ops::testing::{
-    change, create_group, found, give_up, members, note, register_om, run, set_om_duty, three_oms, uuid,
+    begin_restore, change, create_group, end_restore, found, give_up, members, note, register_om, run,
+    set_om_duty, three_oms, uuid,
 };
 use crate::tables::{Tables, TablesMut};
 use crate::world::World;
@@ -628,4 +629,64 @@ fn a_leader_that_nobody_knows_is_not_believed() {
     assert!(leader(&world, fixture.tables.om_group(0).unwrap()).is_none());
     assert_eq!((fixture.told(4), fixture.gone(4), fixture.gone(5)), (None, vec![], vec![]));
     assert!(fixture.problem().contains("majority"), "{}", fixture.problem());
+}
+
+/// [`begun`], with rows of a backup, all of them or not.
+fn restored(replica: u64, om: u64, backup: u8, is_restored: bool) -> Vec<OmReplicaReport> {
+    let mut reports = begun(replica, &[(replica, om)]);
+    (reports[0].backup, reports[0].is_restored) = (uuid(backup), is_restored);
+    reports
+}
+
+#[test]
+fn a_group_that_is_restored_is_founded_with_all_rows_once_that_is_decided_and_with_nothing_else() {
+    let mut fixture = Fixture::ready();
+    run(&mut fixture.tables, found(0, 1));
+    run(&mut fixture.tables, note(0, &[(2, 1)]));
+    run(&mut fixture.tables, begin_restore(9, &[0]));
+    assert_eq!(fixture.carry_out(), [found(0, 1)]);
+    assert_eq!(fixture.told(1).unwrap().backup, uuid(9));
+    assert!(fixture.problem().contains("being restored"), "{}", fixture.problem());
+    let never_founded = |fixture: &mut Fixture, why: &str| assert_eq!(fixture.decide(), [], "{why}");
+    for (reports, why) in [
+        (begun(3, &[(3, 1)]), "it has no rows"),
+        (restored(3, 1, 9, false), "it has some"),
+        (restored(3, 1, 9, true), "others may lack theirs"),
+        (leads(2, &[(2, 1)]), "names of before come back"),
+    ] {
+        fixture.hear(1, reports);
+        never_founded(&mut fixture, why);
+    }
+    run(&mut fixture.tables, end_restore(9));
+    for (reports, why) in [
+        (begun(3, &[(3, 1)]), "its disk was emptied"),
+        (restored(3, 1, 9, false), "it lacks some"),
+        (restored(3, 1, 8, true), "they are of another backup"),
+        (leads(2, &[(2, 1)]), "names of before come back"),
+    ] {
+        fixture.hear(1, reports);
+        never_founded(&mut fixture, why);
+    }
+    fixture.hear(1, restored(3, 1, 9, true));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(3, 1)]))]);
+    assert!(fixture.told(1).unwrap().is_founded);
+}
+
+#[test]
+fn another_om_takes_the_rows_where_the_first_one_dies_and_an_scm_that_forgot_the_restore_founds_no_half_of_it()
+ {
+    let mut fixture = Fixture::ready();
+    run(&mut fixture.tables, found(0, 1));
+    fixture.hear(1, restored(2, 1, 9, true));
+    assert_eq!(fixture.decide(), [], "nobody wants these rows here");
+    run(&mut fixture.tables, begin_restore(9, &[0]));
+    // The one that has rows is not told of the group any more, and stands in nobody's way.
+    assert_eq!(fixture.carry_out(), [found(0, 2)]);
+    fixture.hear(2, restored(3, 2, 9, false));
+    fixture.now += STALE_AFTER;
+    [1, 3].into_iter().for_each(|om| fixture.hear(om, vec![]));
+    fixture.decide();
+    fixture.now += DELAY;
+    let decided = fixture.carry_out();
+    assert!(matches!(&decided[..], [Command::FoundOmGroup(begun)] if begun.om != 2), "{decided:?}");
 }

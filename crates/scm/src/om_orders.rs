@@ -35,6 +35,7 @@ pub(crate) fn group(world: &World<'_>, record: &OmGroupRecord) -> OmGroup {
         group: record.group,
         members: record.members.iter().map(voter).collect(),
         is_founded: record.is_founded,
+        backup: record.restore.as_ref().map(|restore| restore.backup.clone()).unwrap_or_default(),
     }
 }
 

@@ -296,6 +296,21 @@ impl Scm for ScmService {
         Ok(Response::new(om_groups::create(&*self.leader()?).await?))
     }
 
+    async fn begin_om_restore(
+        &self,
+        request: Request<BeginOmRestoreRequest>,
+    ) -> Result<Response<BeginOmRestoreResponse>, Status> {
+        Ok(Response::new(om_groups::begin_restore(&*self.leader()?, request.into_inner()).await?))
+    }
+
+    async fn end_om_restore(
+        &self,
+        request: Request<EndOmRestoreRequest>,
+    ) -> Result<Response<EndOmRestoreResponse>, Status> {
+        om_groups::end_restore(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(EndOmRestoreResponse {}))
+    }
+
     async fn introduce(
         &self,
         _request: Request<IntroduceRequest>,

@@ -397,6 +397,33 @@ pub(crate) enum OmCommand {
         #[arg(long, requires = "older_than")]
         abort: bool,
     },
+    /// All names, as they belong together at one moment, into a directory of this machine, while everything goes on
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+    Backup(OmBackupArgs),
+    /// All names are lost: bring them back as a backup has them, into OMs with empty directories. What was written since the
+    /// backup is gone. Safe to repeat
+    Restore {
+        /// The directory of a backup
+        dir: PathBuf,
+        /// Do it; without this the command only looks whether the backup is whole, and says of when it is
+        #[arg(long)]
+        yes_i_lose_what_was_written_since: bool,
+    },
+}
+
+#[derive(ClapArgs, Debug, Clone)]
+pub(crate) struct OmBackupArgs {
+    #[command(subcommand)]
+    pub command: Option<OmBackupCommand>,
+    /// The directory: an empty one, or one that is not there
+    #[arg(required = true)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum OmBackupCommand {
+    /// Read a backup, and say whether it is whole. Asks nobody
+    Verify { dir: PathBuf },
 }
 
 #[derive(Subcommand, Debug, Clone)]

@@ -8,7 +8,9 @@ use anyhow::Context;
 use client::{Client, ClientError, ClientOptions, S3_VOLUME};
 use futures::{StreamExt, TryStreamExt, stream};
 use proto::Code;
-use proto::om::{BucketMove, BucketStage, HeadBucketResponse, ListBucketsRequest, StatBucketResponse};
+use proto::om::{
+    Bucket, BucketMove, BucketStage, HeadBucketResponse, ListBucketsRequest, StatBucketResponse,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -42,6 +44,18 @@ impl Seen {
     }
 }
 
+/// Volume and name of a bucket as people write it: of S3's the name alone, of others VOLUME/NAME.
+pub(super) fn split(bucket: &str) -> (&str, &str) {
+    bucket.split_once('/').unwrap_or((S3_VOLUME, bucket))
+}
+
+fn written(bucket: &Bucket) -> String {
+    match bucket.volume.as_str() {
+        S3_VOLUME | "" => bucket.name.clone(),
+        volume => format!("{volume}/{}", bucket.name),
+    }
+}
+
 /// A client for somebody who waits.
 pub(super) fn connect(scm: &str) -> Client {
     let options = ClientOptions {
@@ -70,7 +84,8 @@ pub(super) async fn run(scm: &str, command: BucketCommand) -> anyhow::Result<Ans
             Ok(answer(&seen.with_context(|| format!("no bucket `{bucket}`"))?))
         }
         BucketCommand::Create { bucket, group } => {
-            client.create_bucket_in(S3_VOLUME, &bucket, group).await?;
+            let (volume, name) = split(&bucket);
+            client.create_bucket_in(volume, name, group).await?;
             let seen = look_at(&client, bucket.clone(), &Away::default()).await?;
             Ok(answer(&seen.with_context(|| format!("bucket `{bucket}` was deleted meanwhile"))?))
         }
@@ -79,23 +94,34 @@ pub(super) async fn run(scm: &str, command: BucketCommand) -> anyhow::Result<Ans
     }
 }
 
+/// Those of all volumes.
 pub(super) async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
-    let mut names: Vec<String> = Vec::new();
-    loop {
-        let after = names.last().cloned().unwrap_or_default();
-        let request = ListBucketsRequest { volume: S3_VOLUME.to_owned(), after, ..Default::default() };
-        let page = client.list_buckets(request).await?;
-        names.extend(page.buckets.into_iter().map(|bucket| bucket.name));
-        if !page.truncated {
-            return Ok(names);
+    let mut names = Vec::new();
+    for volume in client.list_volumes().await? {
+        let mut after = String::new();
+        loop {
+            let request = ListBucketsRequest { volume: volume.name.clone(), after, ..Default::default() };
+            let page = match client.list_buckets(request).await {
+                // It was deleted meanwhile.
+                Err(failure) if failure.code() == Some(Code::NoSuchVolume) => break,
+                page => page?,
+            };
+            names.extend(page.buckets.iter().map(written));
+            after = page.buckets.last().map(|last| last.name.clone()).unwrap_or_default();
+            if !page.truncated {
+                break;
+            }
         }
     }
+    Ok(names)
 }
 
 /// `None`: there is no such bucket. The root says where it is, whether its group answers or not.
 pub(super) async fn look_at(client: &Client, name: String, away: &Away) -> anyhow::Result<Option<Seen>> {
-    let is_none = |failure: &ClientError| failure.code() == Some(Code::NoSuchBucket);
-    let found = match client.find_bucket(S3_VOLUME, &name).await {
+    let is_none =
+        |failure: &ClientError| matches!(failure.code(), Some(Code::NoSuchBucket | Code::NoSuchVolume));
+    let (volume, name) = split(&name);
+    let found = match client.find_bucket(volume, name).await {
         Err(failure) if is_none(&failure) => return Ok(None),
         found => found?,
     };
@@ -104,7 +130,7 @@ pub(super) async fn look_at(client: &Client, name: String, away: &Away) -> anyho
     if let Some(why) = known {
         return Ok(Some(Seen { found, stat: Err(why) }));
     }
-    let stat = match client.stat_bucket(S3_VOLUME, &name).await {
+    let stat = match client.stat_bucket(volume, name).await {
         Err(failure) if is_none(&failure) => return Ok(None),
         Err(failure) => {
             let why = format!("group {group} of names does not say: {failure}");
@@ -122,7 +148,7 @@ pub(super) fn answer(seen: &Seen) -> Answer {
 
 fn to_table(all: &[Seen]) -> String {
     let row = |seen: &Seen| {
-        let name = seen.found.bucket.as_ref().map(|bucket| bucket.name.clone()).unwrap_or_default();
+        let name = seen.found.bucket.as_ref().map(written).unwrap_or_default();
         let moves = seen.moves().map(|moved| whither(seen, moved)).unwrap_or_default();
         let (keys, bytes, problem) = match &seen.stat {
             Ok(stat) => (stat.keys.to_string(), human_bytes(stat.bytes), String::new()),
@@ -158,6 +184,7 @@ fn to_json(seen: &Seen) -> Value {
         })
     });
     json!({
+        "volume": bucket.volume,
         "bucket": bucket.name,
         "group": group(&seen.found),
         "keys": stat.map(|stat| stat.keys),
@@ -171,7 +198,7 @@ fn to_json(seen: &Seen) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::om::{Bucket, BucketPlace};
+    use proto::om::BucketPlace;
 
     #[test]
     fn a_bucket_whose_group_does_not_answer_is_shown_with_what_the_root_knows() {

@@ -1,10 +1,10 @@
 //! Moves of buckets from one group of names to another, as an operator waits for them.
 
 use super::answer::Answer;
-use super::bucket::{Away, Seen, answer, look_at};
+use super::bucket::{Away, Seen, answer, look_at, split};
 use crate::table::human_bytes;
 use anyhow::{Context, bail};
-use client::{Client, S3_VOLUME};
+use client::Client;
 use proto::om::{BucketMove, BucketStage, HeadBucketResponse};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -14,7 +14,8 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Begins a move, or finds the one that is under way, and waits for its end.
 pub(super) async fn run(client: &Client, bucket: &str, to: u64) -> anyhow::Result<Answer> {
-    let begun = client.move_bucket(S3_VOLUME, bucket, to).await?;
+    let (volume, name) = split(bucket);
+    let begun = client.move_bucket(volume, name, to).await?;
     if begun.is_there {
         eprintln!("bucket `{bucket}` is in group {to} already");
     } else {
@@ -30,10 +31,11 @@ pub(super) async fn give_up(client: &Client, bucket: &str) -> anyhow::Result<Ans
     let seen = look_at(client, bucket.to_owned(), &Away::default()).await?;
     let seen = seen.with_context(|| format!("no bucket `{bucket}`"))?;
     let Some(moved) = seen.moves() else { bail!("bucket `{bucket}` does not move") };
-    if client.give_up_move(S3_VOLUME, bucket, moved).await? {
+    let (volume, name) = split(bucket);
+    if client.give_up_move(volume, name, moved).await? {
         bail!("it is too late: bucket `{bucket}` has moved to group {}", moved.to);
     }
-    while client.find_bucket(S3_VOLUME, bucket).await?.stage() == BucketStage::BucketStays {
+    while client.find_bucket(volume, name).await?.stage() == BucketStage::BucketStays {
         sleep(LOOK_EVERY).await;
     }
     let seen = look_at(client, bucket.to_owned(), &Away::default()).await?;
@@ -41,10 +43,10 @@ pub(super) async fn give_up(client: &Client, bucket: &str) -> anyhow::Result<Ans
 }
 
 async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyhow::Result<()> {
-    let mut told = Instant::now();
+    let (mut told, (volume, name)) = (Instant::now(), split(bucket));
     loop {
         // One that does not answer now has been killed, or has; who comes after it goes on.
-        let found = client.find_bucket(S3_VOLUME, bucket).await;
+        let found = client.find_bucket(volume, name).await;
         match found.as_ref().map(|found| outcome(found, moved)) {
             Ok(Some(Ok(()))) => return Ok(()),
             Ok(Some(Err(why))) => bail!("bucket `{bucket}` stays in group {}: {why}", moved.from),

@@ -1,9 +1,9 @@
 //! OMs, and the groups of names that are on them.
 
 use super::answer::Answer;
-use super::args::{OmCommand, OmGroupCommand};
+use super::args::{OmBackupArgs, OmBackupCommand, OmCommand, OmGroupCommand};
 use super::scm::Scm;
-use super::{unused, uploads, words};
+use super::{om_backup, om_restore, unused, uploads, words};
 use crate::output;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
@@ -39,6 +39,15 @@ pub(super) async fn run(scm: &mut Scm, command: OmCommand) -> anyhow::Result<Ans
         OmCommand::Uploads { bucket, older_than, abort } => {
             let older_than = older_than.unwrap_or_default();
             uploads::run(&scm.addresses().join(","), bucket, older_than, abort).await
+        }
+        OmCommand::Backup(OmBackupArgs { command: Some(OmBackupCommand::Verify { dir }), .. }) => {
+            om_backup::verify(&dir)
+        }
+        OmCommand::Backup(OmBackupArgs { dir, .. }) => {
+            om_backup::run(scm, &dir.context("a directory is needed")?).await
+        }
+        OmCommand::Restore { dir, yes_i_lose_what_was_written_since } => {
+            om_restore::run(scm, &dir, yes_i_lose_what_was_written_since).await
         }
     }
 }

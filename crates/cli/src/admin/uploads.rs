@@ -1,10 +1,10 @@
 //! Multipart uploads in progress, and the end of those that nobody goes on with.
 
 use super::answer::Answer;
-use super::bucket::{connect, names};
+use super::bucket::{connect, names, split};
 use crate::table::table;
 use anyhow::Context;
-use client::{Client, ClientError, S3_VOLUME};
+use client::{Client, ClientError};
 use futures::{StreamExt, TryStreamExt, stream};
 use proto::Code;
 use proto::om::{AbortUploadRequest, ListUploadsRequest, Upload};
@@ -48,8 +48,9 @@ pub(super) async fn run(
 
 async fn uploads(client: &Client, bucket: &str, older_than: Duration) -> anyhow::Result<Vec<Found>> {
     let mut found = Vec::new();
+    let (volume, name) = split(bucket);
     let mut request =
-        ListUploadsRequest { volume: S3_VOLUME.to_owned(), bucket: bucket.to_owned(), ..Default::default() };
+        ListUploadsRequest { volume: volume.to_owned(), bucket: name.to_owned(), ..Default::default() };
     loop {
         let page = client.list_uploads(request.clone()).await?;
         if let Some(last) = page.uploads.last() {
@@ -69,8 +70,8 @@ async fn uploads(client: &Client, bucket: &str, older_than: Duration) -> anyhow:
 async fn end(client: &Client, found: &Found) -> anyhow::Result<()> {
     let Upload { key, upload, .. } = found.upload.clone();
     let name = key.escape_ascii().to_string();
-    let request =
-        AbortUploadRequest { volume: S3_VOLUME.to_owned(), bucket: found.bucket.clone(), key, upload };
+    let (volume, bucket) = split(&found.bucket);
+    let request = AbortUploadRequest { volume: volume.to_owned(), bucket: bucket.to_owned(), key, upload };
     let is_over =
         |failure: &ClientError| matches!(failure.code(), Some(Code::NoSuchUpload | Code::NoSuchBucket));
     match client.abort_upload(request).await {

@@ -4,7 +4,7 @@ use super::store::{Found, Store, failure, key_prefix};
 use bytes::Bytes;
 use proto::om::KeyAttributes;
 
-/// `-mkdir [-p] PATH...`: a bucket, or an empty object whose name ends in `/`, as S3 consoles make
+/// `-mkdir [-p] PATH...`: a volume, a bucket, or an empty object whose name ends in `/`, as S3 consoles make
 /// directories.
 pub(super) async fn run(store: &Store, parents: bool, paths: &[String]) -> Vec<Failure> {
     let mut failures = Vec::new();
@@ -25,16 +25,15 @@ async fn mkdir(store: &Store, parents: bool, path: &str) -> Result<(), Failure> 
         Err(failure) => return Err(failure),
     }
     match &path {
-        StorePath::Root | StorePath::Volume(_) => {
-            Err(Failure::Refused(path.to_string(), "there is only the volume s3v yet".to_owned()))
-        }
-        StorePath::Bucket(volume, bucket) => make_bucket(store, &path, volume, bucket).await,
+        StorePath::Root => Err(Failure::Exists(path.to_string())),
+        StorePath::Volume(volume) => make_volume(store, &path, volume).await,
+        StorePath::Bucket(volume, bucket) => make_bucket(store, parents, &path, volume, bucket).await,
         StorePath::Key(volume, bucket, _) => {
             let bucket_path = StorePath::Bucket(volume.clone(), bucket.clone());
             match store.stat(&bucket_path).await {
                 Ok(_) => {}
                 Err(Failure::NotFound(_)) if parents => {
-                    make_bucket(store, &bucket_path, volume, bucket).await?
+                    make_bucket(store, parents, &bucket_path, volume, bucket).await?
                 }
                 Err(failure) => return Err(failure),
             }
@@ -47,6 +46,21 @@ async fn mkdir(store: &Store, parents: bool, path: &str) -> Result<(), Failure> 
     }
 }
 
-async fn make_bucket(store: &Store, path: &StorePath, volume: &str, bucket: &str) -> Result<(), Failure> {
+async fn make_volume(store: &Store, path: &StorePath, volume: &str) -> Result<(), Failure> {
+    store.client.create_volume(volume).await.map(drop).map_err(|err| failure(path, err))
+}
+
+async fn make_bucket(
+    store: &Store,
+    parents: bool,
+    path: &StorePath,
+    volume: &str,
+    bucket: &str,
+) -> Result<(), Failure> {
+    let above = StorePath::Volume(volume.to_owned());
+    match store.stat(&above).await {
+        Err(Failure::NotFound(_)) if parents => make_volume(store, &above, volume).await?,
+        found => drop(found?),
+    }
     store.client.create_bucket(volume, bucket).await.map(drop).map_err(|err| failure(path, err))
 }

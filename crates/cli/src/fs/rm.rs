@@ -42,7 +42,8 @@ async fn rm(store: &Store, recursive: bool, path: &str) -> Result<(), Failure> {
             store.client.delete_bucket(volume, bucket).await.map_err(|err| failure(&path, err))?;
         }
         (StorePath::Root | StorePath::Volume(_), _) => {
-            let why = "volumes are not deleted through fs; name a bucket".to_owned();
+            let why = "volumes are not deleted through fs; name a bucket, or use `flotilla sh volume delete`"
+                .to_owned();
             return Err(Failure::Refused(path.to_string(), why));
         }
     }

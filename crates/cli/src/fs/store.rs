@@ -1,7 +1,7 @@
 use super::failure::Failure;
 use super::path::StorePath;
 use bytes::Bytes;
-use client::{Client, ClientError, S3_VOLUME};
+use client::{Client, ClientError};
 use proto::Code;
 use proto::om::listed_key::Entry;
 use proto::om::{Key, ListBucketsRequest, ListKeysRequest};
@@ -35,8 +35,10 @@ impl Store {
     pub(super) async fn stat(&self, path: &StorePath) -> Result<Found, Failure> {
         match path {
             StorePath::Root => Ok(Found::Directory),
-            StorePath::Volume(volume) if volume == S3_VOLUME => Ok(Found::Directory),
-            StorePath::Volume(_) => Err(Failure::NotFound(path.to_string())),
+            StorePath::Volume(volume) => {
+                self.client.head_volume(volume).await.map_err(|err| failure(path, err))?;
+                Ok(Found::Directory)
+            }
             StorePath::Bucket(volume, bucket) => {
                 self.client.head_bucket(volume, bucket).await.map_err(|err| failure(path, err))?;
                 Ok(Found::Directory)
@@ -63,7 +65,13 @@ impl Store {
     /// Everything directly in a directory.
     pub(super) async fn list(&self, path: &StorePath) -> Result<Vec<Listed>, Failure> {
         match path {
-            StorePath::Root => Ok(vec![directory(StorePath::Volume(S3_VOLUME.to_owned()), 0)]),
+            StorePath::Root => {
+                let volumes = self.client.list_volumes().await.map_err(|err| failure(path, err))?;
+                Ok(volumes
+                    .iter()
+                    .map(|volume| directory(path.child(&volume.name), volume.created_ms))
+                    .collect())
+            }
             StorePath::Volume(volume) => self.list_buckets(path, volume).await,
             StorePath::Bucket(..) | StorePath::Key(..) => {
                 let (mut all, mut after) = (Vec::new(), Bytes::new());
@@ -156,8 +164,8 @@ fn listed(parent: &StorePath, entry: Entry) -> Option<Listed> {
 pub(super) fn failure(path: &StorePath, error: ClientError) -> Failure {
     let path = path.to_string();
     match error.code() {
-        Some(Code::NoSuchKey | Code::NoSuchBucket) => Failure::NotFound(path),
-        Some(Code::BucketExists | Code::PreconditionFailed) => Failure::Exists(path),
+        Some(Code::NoSuchKey | Code::NoSuchBucket | Code::NoSuchVolume) => Failure::NotFound(path),
+        Some(Code::BucketExists | Code::VolumeExists | Code::PreconditionFailed) => Failure::Exists(path),
         Some(_) => Failure::Refused(path, error.to_string()),
         None => match error {
             ClientError::Unavailable(_) | ClientError::OutcomeUnknown(_) => {

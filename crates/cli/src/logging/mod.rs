@@ -44,6 +44,7 @@ pub(crate) fn init(command: &Command) {
         Command::Server(_) => "info,openraft=error,openraft::raft::stream_append=off,s3s=off",
         Command::Dev(_) => "warn,openraft=error,openraft::raft::stream_append=off,s3s=off",
         Command::Fs(_)
+        | Command::Sh(_)
         | Command::Load(_)
         | Command::Admin(_)
         | Command::Debug(_)

@@ -20,6 +20,7 @@ const TABLES: &[(&str, &str)] = &[
     ("pipeline-spec.md", "datanode/src/spec_file.rs"),
     ("replica.md", "raft/src/replica/identity.rs"),
     ("snapshot.md", "raft/src/snapshot/manifest.rs"),
+    ("om-backup.md", "cli/src/backup/parts.rs"),
 ];
 
 /// A page's words, whose last number is that of a constant.
@@ -44,6 +45,8 @@ const LIMITS: &[(&str, &str, &str, &str)] = &[
     ("replica.md", "of lost replicas, at most 1024", "raft/src/replica/identity.rs", "LOST_MAX"),
     ("snapshot.md", "piece_bytes | 262144", "raft/src/snapshot/manifest.rs", "PIECE_BYTES"),
     ("snapshot.md", "A manifest is at most 16 MiB", "raft/src/snapshot/manifest.rs", "MANIFEST_BYTES_MAX"),
+    ("om-backup.md", "of the rows, at most 13 MiB", "cli/src/backup/parts.rs", "PART_BYTES_MAX"),
+    ("om-backup.md", "at most 4 096", "om/src/backup.rs", "PART_ROWS_MAX"),
     ("block-index.md", "as text of at most 1024 bytes", "datanode/src/index/unhealthy.rs", "WHY_BYTES_MAX"),
 ];
 

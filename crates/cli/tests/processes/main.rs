@@ -18,6 +18,7 @@ mod lights;
 mod load;
 mod locks;
 mod old_directories;
+mod om_backup;
 mod om_buckets;
 mod om_members;
 mod om_moves;
@@ -30,6 +31,7 @@ mod s3;
 mod scm_members;
 mod service_manager;
 mod strangers;
+mod volumes;
 mod wrong_bytes;
 
 /// The binary under test.

@@ -8,7 +8,7 @@ use proto::om::om_client::OmClient;
 use proto::{Code, Failure};
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -147,8 +147,26 @@ impl Names {
         }
     }
 
+    /// All OMs die and lose their disks; what comes in their place is empty.
+    pub(crate) fn lose_all(&mut self) {
+        self.oms.iter_mut().for_each(Process::kill9);
+        (0..self.oms.len()).for_each(|om| fs::remove_dir_all(self.meta(om)).unwrap());
+        // None is ready while nobody has the names.
+        self.oms.iter_mut().for_each(Process::spawn_again);
+    }
+
+    /// One OM dies and loses its disk.
+    pub(crate) fn lose(&mut self, om: usize) {
+        self.oms[om].kill9();
+        fs::remove_dir_all(self.meta(om)).unwrap();
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// `flotilla fs`, which must succeed.
-    fn fs(&self, args: &[&str]) -> String {
+    pub(crate) fn fs(&self, args: &[&str]) -> String {
         let done = flotilla(&[&["fs", "--scm", &self.scm], args].concat(), None);
         assert!(done.status.success(), "{args:?}: {done:?}\n{}", self.logs());
         String::from_utf8_lossy(&done.stdout).into_owned()

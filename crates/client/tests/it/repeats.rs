@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tonic::codegen::BoxStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
@@ -61,6 +62,10 @@ macro_rules! refused {
                 };
                 Ok(Response::new(OmReplies { replies: vec![reply.into()] }))
             }
+            type BackUpStream = BoxStream<BackupPart>;
+            async fn back_up(&self, _: Request<BackUpRequest>) -> Result<Response<Self::BackUpStream>, Status> {
+                Err(Status::unimplemented(""))
+            }
             $(async fn $method(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
                 Err(Status::unimplemented(""))
             })*
@@ -85,6 +90,11 @@ refused! {
     end_sending, EndMoveRequest => EndMoveResponse;
     receive_rows, ReceiveRowsRequest => ReceiveRowsResponse;
     end_receiving, EndMoveRequest => EndMoveResponse;
+    restore_rows, RestoreRowsRequest => RestoreRowsResponse;
+    create_volume, CreateVolumeRequest => CreateVolumeResponse;
+    head_volume, HeadVolumeRequest => HeadVolumeResponse;
+    list_volumes, ListVolumesRequest => ListVolumesResponse;
+    delete_volume, DeleteVolumeRequest => DeleteVolumeResponse;
     hold_bucket, HoldBucketRequest => HoldBucketResponse;
     release_bucket, ReleaseBucketRequest => ReleaseBucketResponse;
 }

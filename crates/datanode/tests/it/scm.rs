@@ -371,4 +371,18 @@ impl Scm for Service {
     ) -> Result<Response<scm::CreateOmGroupResponse>, Status> {
         not_played()
     }
+
+    async fn begin_om_restore(
+        &self,
+        _: Request<scm::BeginOmRestoreRequest>,
+    ) -> Result<Response<scm::BeginOmRestoreResponse>, Status> {
+        not_played()
+    }
+
+    async fn end_om_restore(
+        &self,
+        _: Request<scm::EndOmRestoreRequest>,
+    ) -> Result<Response<scm::EndOmRestoreResponse>, Status> {
+        not_played()
+    }
 }

@@ -25,6 +25,8 @@ mod sender;
 mod sweeper;
 
 pub(crate) use counts::MoveCounts;
+#[cfg(test)]
+pub(crate) use parts::Parts;
 
 use crate::others::Others;
 use crate::replica::Replica;

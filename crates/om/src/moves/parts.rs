@@ -22,7 +22,7 @@ const COUNT_MAX: usize = 4096;
 /// What is read in the search for requests of the bucket among others, at a time.
 const SOUGHT_BYTES_MAX: usize = 4 << 20;
 
-pub(super) struct Parts {
+pub(crate) struct Parts {
     number: BucketNumber,
     tap: OpenTap,
     /// The last row that was read in order; before the first there is none.
@@ -32,18 +32,18 @@ pub(super) struct Parts {
     changed: BTreeSet<Vec<u8>>,
     /// The place in the queue of remembered requests up to which they are read.
     place: u64,
-    pub(super) count_max: usize,
+    pub(crate) count_max: usize,
 }
 
 #[derive(Default)]
-pub(super) struct Part {
-    pub(super) rows: Vec<MovedRow>,
-    pub(super) requests: Vec<RememberedRequests>,
-    pub(super) bytes: usize,
+pub(crate) struct Part {
+    pub(crate) rows: Vec<MovedRow>,
+    pub(crate) requests: Vec<RememberedRequests>,
+    pub(crate) bytes: usize,
     /// Of rows and requests.
     count: usize,
     /// There was nothing more when it was read.
-    pub(super) is_rest: bool,
+    pub(crate) is_rest: bool,
 }
 
 impl Part {
@@ -65,13 +65,13 @@ impl Part {
 
 impl Parts {
     /// The tap was opened before, and all is applied that was under way then.
-    pub(super) fn new(number: BucketNumber, tap: OpenTap) -> Parts {
+    pub(crate) fn new(number: BucketNumber, tap: OpenTap) -> Parts {
         let (last, changed) = Default::default();
         Parts { number, tap, last, has_read_all: false, changed, place: 0, count_max: COUNT_MAX }
     }
 
     /// The next part. What it has need not be read again.
-    pub(super) fn next(&mut self, db: &Db) -> anyhow::Result<Part> {
+    pub(crate) fn next(&mut self, db: &Db) -> anyhow::Result<Part> {
         let seen = self.tap.take();
         if let Some(why) = seen.broken {
             bail!("{why}");

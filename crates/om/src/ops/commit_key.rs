@@ -112,7 +112,7 @@ mod tests {
             namespace.check_refused::<CommitKey>(request, code);
         };
         check(Code::NoSuchBucket, &|request| request.bucket = "music".into());
-        check(Code::NotFound, &|request| request.volume = "other".into());
+        check(Code::NoSuchVolume, &|request| request.volume = "other".into());
         check(Code::Invalid, &|request| request.key = None);
         check(Code::Invalid, &|request| request.key.as_mut().unwrap().size = 11);
         check(Code::Invalid, &|request| request.key.as_mut().unwrap().etag.clear());

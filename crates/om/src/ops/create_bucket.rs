@@ -5,7 +5,7 @@ use super::{Apply, Fresh, Operation, wire};
 use crate::rules::{check_bucket_name, check_volume};
 use crate::tables::{
     BucketNumber, NEXT_BUCKET_KEY, ROOT, Read, Refusal, bucket_key, entry_place, next_bucket, record_key,
-    unsettled_key,
+    unsettled_key, volume_existing,
 };
 use prost::Message;
 use proto::om::{Bucket, BucketEntry, BucketRecord, BucketStage, CreateBucketRequest, CreateBucketResponse};
@@ -35,6 +35,7 @@ impl Operation for CreateBucket {
         command: CreateBucketRequest,
     ) -> Result<CreateBucketResponse, Refusal> {
         let CreateBucketRequest { volume, bucket: name, group } = command;
+        volume_existing(apply.tables, &volume)?;
         let key = bucket_key(&volume, &name);
         let there: Option<BucketEntry> = apply.tables.message(&key)?;
         if let Some(there) = there {
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!((bucket.name.as_str(), bucket.created_ms), ("music", namespace.now_ms));
         namespace.check_refused::<CreateBucket>(request("s3v", "music"), Code::BucketExists);
         namespace.check_refused::<CreateBucket>(request("s3v", "Music"), Code::Invalid);
-        namespace.check_refused::<CreateBucket>(request("vol1", "music"), Code::NotFound);
+        namespace.check_refused::<CreateBucket>(request("vol1", "music"), Code::NoSuchVolume);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use super::create_bucket::check_settled;
 use super::release_bucket::{Released, release};
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::check_volume;
-use crate::tables::{BucketNumber, ROOT, Read, Refusal, bucket_key, entry_place, unsettled_key};
+use crate::tables::{
+    BucketNumber, ROOT, Read, Refusal, bucket_key, entry_place, unsettled_key, volume_existing,
+};
 use prost::Message;
 use proto::om::{BucketEntry, BucketStage, DeleteBucketRequest, DeleteBucketResponse};
 use proto::{Code, Failure};
@@ -33,7 +35,10 @@ impl Operation for DeleteBucket {
         let key = bucket_key(&volume, &name);
         let missing = || Failure::new(Code::NoSuchBucket, format!("no bucket `{name}` in volume `{volume}`"));
         let entry: Option<BucketEntry> = apply.tables.message(&key)?;
-        let mut entry = entry.ok_or_else(missing)?;
+        let Some(mut entry) = entry else {
+            volume_existing(apply.tables, &volume)?;
+            return Err(missing().into());
+        };
         check_settled(&entry, &name)?;
         check_does_not_move(&entry, &name)?;
         let (number, place) = (BucketNumber(entry.number), entry_place(&entry));

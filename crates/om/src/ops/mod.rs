@@ -11,8 +11,10 @@ mod commit_part;
 mod complete_upload;
 mod create_bucket;
 mod create_upload;
+mod create_volume;
 mod delete_bucket;
 mod delete_keys;
+mod delete_volume;
 mod end_receiving;
 mod end_sending;
 mod filing;
@@ -24,6 +26,7 @@ mod precondition;
 mod receive_rows;
 mod release_bucket;
 mod requests;
+mod restore_rows;
 mod send_bucket;
 mod settle_bucket;
 mod settle_move;
@@ -37,9 +40,11 @@ pub(crate) use commit_part::CommitPart;
 pub(crate) use complete_upload::CompleteUpload;
 pub(crate) use create_bucket::CreateBucket;
 pub(crate) use create_upload::CreateUpload;
+pub(crate) use create_volume::CreateVolume;
 pub(crate) use delete_bucket::DeleteBucket;
 pub(crate) use delete_bucket::not_empty;
 pub(crate) use delete_keys::DeleteKeys;
+pub(crate) use delete_volume::DeleteVolume;
 pub(crate) use end_receiving::EndReceiving;
 pub(crate) use end_sending::EndSending;
 pub(crate) use filing::Filed;
@@ -50,6 +55,7 @@ pub(crate) use move_bucket::MoveBucket;
 pub(crate) use receive_rows::ReceiveRows;
 pub(crate) use release_bucket::ReleaseBucket;
 pub(crate) use requests::{REMEMBERED, Remembered, about};
+pub(crate) use restore_rows::RestoreRows;
 pub(crate) use send_bucket::{BeginRun, FreezeBucket, SendBucket};
 pub(crate) use settle_bucket::{SettleBucket, settle_id};
 pub(crate) use settle_move::{MoveEnded, SettleMove};
@@ -60,6 +66,7 @@ pub(crate) use walk_dropped::WalkDropped;
 use crate::overlay::Overlay;
 use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::{BucketNamed, BucketNumber, InGroup, Refusal, bucket_record, left_key};
+use anyhow::Context;
 use bytes::Bytes;
 use md5::{Digest, Md5};
 use planted::Bug;
@@ -207,6 +214,11 @@ pub(crate) fn apply(
     index: u64,
     commands: Vec<OmCommand>,
 ) -> anyhow::Result<Vec<OmReply>> {
+    let is_of_backup =
+        |command: &OmCommand| matches!(command.command, Some(om_command::Command::RestoreRows(_)));
+    if commands.iter().all(is_of_backup) {
+        return commands.into_iter().map(|command| restore(tables, index, command)).collect();
+    }
     let now_ms = commands.first().map_or(0, |command| command.now_ms);
     let mut requests = Requests::begin(tables, remembered, now_ms)?;
     let (mut filed, mut replies) = (Filed::default(), Vec::with_capacity(commands.len()));
@@ -216,6 +228,24 @@ pub(crate) fn apply(
     requests.end(tables);
     filed.end(tables)?;
     Ok(replies)
+}
+
+/// Takes in rows of a backup. Nobody is served yet: what is remembered of requests begins when all have come.
+fn restore(tables: &mut Overlay<'_>, index: u64, mut command: OmCommand) -> anyhow::Result<OmReply> {
+    let what = command.command.take().context("it has rows of a backup")?;
+    let mut filed = Filed::default();
+    let result = match apply_what(&mut Apply::new(tables, index, &mut filed, &command), what) {
+        Ok(result) => {
+            tables.keep_command();
+            result
+        }
+        Err(Refusal::Failure(failure) | Refusal::Passing(failure)) => {
+            tables.undo_command();
+            om_reply::Result::Error(failure.into())
+        }
+        Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
+    };
+    Ok(OmReply { result: Some(result) })
 }
 
 fn apply_one(
@@ -293,6 +323,9 @@ fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om
         om_command::Command::SortDeleted(command) => run::<SortDeleted>(apply, command),
         om_command::Command::ForgetBlocks(command) => run::<ForgetBlocks>(apply, command),
         om_command::Command::WalkDropped(command) => run::<WalkDropped>(apply, command),
+        om_command::Command::RestoreRows(command) => run::<RestoreRows>(apply, command),
+        om_command::Command::CreateVolume(command) => run::<CreateVolume>(apply, command),
+        om_command::Command::DeleteVolume(command) => run::<DeleteVolume>(apply, command),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A bucket is sent to another group ([`crate::moves`]): from when on, by whom, and from when on it changes no more.
 
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, let_go, record_key, sending_key};
+use crate::tables::{BucketNumber, Read, Refusal, let_go, record_key, runs_before, sending_key};
 use prost::Message;
 use proto::om::{
     BeginRunCommand, BeginRunReply, BucketMove, BucketRecord, FreezeBucketCommand, FreezeBucketReply,
@@ -43,7 +43,7 @@ impl Operation for SendBucket {
         // What was under way by an earlier attempt is over: the root begins no other before.
         (record.moves, record.frozen) = (moved.attempt, false);
         apply.tables.put(record_key(number), record.encode_to_vec());
-        let sending = SendingBucket { moved: Some(moved), run: 0 };
+        let sending = SendingBucket { moved: Some(moved), run: runs_before(apply.tables)? };
         apply.tables.put(sending_key(number), sending.encode_to_vec());
         Ok(SendBucketResponse { is_sent: true, is_done: false })
     }

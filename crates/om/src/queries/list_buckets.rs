@@ -1,7 +1,7 @@
 use super::scan::Scan;
 use super::{Query, Reach};
-use crate::rules::{check_volume, page_limit};
-use crate::tables::{InGroup, Refusal, bucket_key, decode};
+use crate::rules::page_limit;
+use crate::tables::{InGroup, Refusal, bucket_key, decode, volume_existing};
 use proto::om::{BucketEntry, BucketStage, ListBucketsRequest, ListBucketsResponse};
 use statedb::Db;
 
@@ -18,7 +18,7 @@ impl Query for ListBuckets {
         _: Option<InGroup>,
         request: ListBucketsRequest,
     ) -> Result<ListBucketsResponse, Refusal> {
-        check_volume(&request.volume)?;
+        volume_existing(db, &request.volume)?;
         let limit = page_limit(request.limit);
         let prefix = bucket_key(&request.volume, &request.prefix);
         let mut from = bucket_key(&request.volume, &request.after);

@@ -2,20 +2,24 @@
 
 mod container_keys;
 mod head_bucket;
+mod head_volume;
 mod list_buckets;
 mod list_keys;
 mod list_parts;
 mod list_uploads;
+mod list_volumes;
 mod lookup_key;
 mod scan;
 mod stat_bucket;
 
 pub(crate) use container_keys::container_keys;
 pub(crate) use head_bucket::HeadBucket;
+pub(crate) use head_volume::HeadVolume;
 pub(crate) use list_buckets::ListBuckets;
 pub(crate) use list_keys::ListKeys;
 pub(crate) use list_parts::ListParts;
 pub(crate) use list_uploads::ListUploads;
+pub(crate) use list_volumes::ListVolumes;
 pub(crate) use lookup_key::lookup_key;
 pub(crate) use scan::Scan;
 pub(crate) use stat_bucket::StatBucket;

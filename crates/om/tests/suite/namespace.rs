@@ -201,7 +201,7 @@ async fn oversized_and_malformed_requests_are_refused() {
     key.pieces = vec![key.pieces[0].clone(); 200_000];
     key.size = 2_000_000;
     assert_eq!(server.commit(large).await.unwrap_err().code, Code::TooLarge);
-    assert_eq!(server.commit(CommitKeyRequest::default()).await.unwrap_err().code, Code::NotFound);
+    assert_eq!(server.commit(CommitKeyRequest::default()).await.unwrap_err().code, Code::NoSuchVolume);
     let keyless = CommitKeyRequest { key: None, ..commit("a", 1) };
     assert_eq!(server.commit(keyless).await.unwrap_err().code, Code::Invalid);
     server.commit(commit("a", 1)).await.expect("the server goes on");

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
+use tonic::codegen::BoxStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
@@ -46,6 +47,10 @@ macro_rules! played {
                 self.answer().await?;
                 Ok(Response::new(ReleaseBucketResponse { is_gone: true, refused: 0 }))
             }
+            type BackUpStream = BoxStream<BackupPart>;
+            async fn back_up(&self, _: Request<BackUpRequest>) -> Result<Response<Self::BackUpStream>, Status> {
+                Err(Status::unimplemented(""))
+            }
             $(async fn $method(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
                 Err(Status::unimplemented(""))
             })*
@@ -72,6 +77,11 @@ played! {
     end_sending, EndMoveRequest => EndMoveResponse;
     receive_rows, ReceiveRowsRequest => ReceiveRowsResponse;
     end_receiving, EndMoveRequest => EndMoveResponse;
+    restore_rows, RestoreRowsRequest => RestoreRowsResponse;
+    create_volume, CreateVolumeRequest => CreateVolumeResponse;
+    head_volume, HeadVolumeRequest => HeadVolumeResponse;
+    list_volumes, ListVolumesRequest => ListVolumesResponse;
+    delete_volume, DeleteVolumeRequest => DeleteVolumeResponse;
 }
 
 async fn is_there(server: &Server) -> bool {

@@ -167,11 +167,16 @@ impl Record {
         match (&mut self.group, leads) {
             (None, Some(leads)) => {
                 self.next_replica = self.next_replica.max(leads.replica);
-                self.group = Some(OmGroup { group: 0, members: leads.members, is_founded: true });
+                self.group = Some(OmGroup {
+                    group: 0,
+                    members: leads.members,
+                    is_founded: true,
+                    ..OmGroup::default()
+                });
             }
             (None, None) if !has_replica => {
                 let members = vec![self.draw_member(om)];
-                self.group = Some(OmGroup { group: 0, members, is_founded: false });
+                self.group = Some(OmGroup { group: 0, members, is_founded: false, ..OmGroup::default() });
             }
             (Some(group), Some(_)) if self.notes => group.is_founded = true,
             (None, None) | (Some(_), _) => {}
@@ -315,6 +320,8 @@ scm! {
     transfer_om_leader, TransferOmLeaderRequest => TransferOmLeaderResponse;
     give_up_om_group, GiveUpOmGroupRequest => GiveUpOmGroupResponse;
     create_om_group, CreateOmGroupRequest => CreateOmGroupResponse;
+    begin_om_restore, BeginOmRestoreRequest => BeginOmRestoreResponse;
+    end_om_restore, EndOmRestoreRequest => EndOmRestoreResponse;
     get_cluster_status, GetClusterStatusRequest => ClusterStatus;
     set_switches, SetSwitchesRequest => ClusterStatus;
     get_space, GetSpaceRequest => SpaceStatus;

@@ -114,6 +114,9 @@ fn refused(failure: &Failure) -> S3Error {
         | Code::Compacted
         | Code::LimitReached
         | Code::NotFound
+        | Code::NoSuchVolume
+        | Code::VolumeExists
+        | Code::VolumeNotEmpty
         | Code::Corrupt
         | Code::DiskFailed => {
             tracing::error!(code = ?failure.code, why = %failure, "request failed");

@@ -206,6 +206,12 @@ impl Discards {
         }
     }
 
+    /// Forgets all that groups have asked for.
+    pub(crate) fn forget_asked(&mut self) {
+        self.waiting.clear();
+        self.told.clear();
+    }
+
     /// Takes in what a node says of what it was told.
     pub(crate) fn report(&mut self, node: NodeId, reports: &[TaskReport], now: Instant) {
         let is_ours = |report: &&TaskReport| {

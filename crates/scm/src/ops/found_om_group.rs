@@ -26,6 +26,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: FoundOmGroupCommand) ->
         group,
         members,
         abandoned: OmReplica::last_kept(abandoned),
+        restore: before.restore,
         ..OmGroupRecord::default()
     });
     Ok(ScmReply { replica, ..ScmReply::default() })

@@ -6,6 +6,7 @@
 mod admit_member;
 pub(crate) mod adopt;
 mod allocate_container;
+mod begin_om_restore;
 mod bootstrap;
 mod change_om_group;
 pub(crate) mod close_containers;
@@ -13,6 +14,7 @@ mod close_pipeline;
 mod create_om_group;
 mod create_pipeline;
 pub(crate) mod delete_containers;
+mod end_om_restore;
 mod end_pipeline;
 mod found_om_group;
 mod give_up_om_group;
@@ -59,6 +61,8 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::SetOmDuty(command) => set_om_duty::apply(tables, command),
         Command::GiveUpOmGroup(command) => give_up_om_group::apply(tables, command),
         Command::CreateOmGroup(command) => create_om_group::apply(tables, command),
+        Command::BeginOmRestore(command) => begin_om_restore::apply(tables, command),
+        Command::EndOmRestore(command) => end_om_restore::apply(tables, command),
     };
     result.unwrap_or_else(|why| ScmReply { refused: why, ..ScmReply::default() })
 }
@@ -69,10 +73,10 @@ pub(crate) mod testing {
     use crate::tables::Tables;
     use bytes::Bytes;
     use proto::scm::{
-        ChangeOmGroupCommand, ClosePipelineCommand, CreateOmGroupCommand, CreatePipelineCommand,
-        EndPipelineCommand, FoundOmGroupCommand, GiveUpOmGroupCommand, NodeDuty, NoteOmGroupCommand,
-        OmMemberRecord, PipelinePlace, RegisterNodeCommand, RegisterOmCommand, SetNodeDutyCommand,
-        SetOmDutyCommand,
+        BeginOmRestoreCommand, ChangeOmGroupCommand, ClosePipelineCommand, CreateOmGroupCommand,
+        CreatePipelineCommand, EndOmRestoreCommand, EndPipelineCommand, FoundOmGroupCommand,
+        GiveUpOmGroupCommand, NodeDuty, NoteOmGroupCommand, OmMemberRecord, OmRestore, PipelinePlace,
+        RegisterNodeCommand, RegisterOmCommand, SetNodeDutyCommand, SetOmDutyCommand,
     };
 
     pub(crate) fn run(tables: &mut Tables, command: Command) -> ScmReply {
@@ -159,6 +163,16 @@ pub(crate) mod testing {
 
     pub(crate) fn give_up(group: u64) -> Command {
         Command::GiveUpOmGroup(GiveUpOmGroupCommand { group })
+    }
+
+    pub(crate) fn begin_restore(backup: u8, groups: &[u64]) -> Command {
+        let restore = OmRestore { backup: uuid(backup), taken_ms: 7, is_complete: false };
+        let (restore, groups) = (Some(restore), groups.to_vec());
+        Command::BeginOmRestore(BeginOmRestoreCommand { restore, groups })
+    }
+
+    pub(crate) fn end_restore(backup: u8) -> Command {
+        Command::EndOmRestore(EndOmRestoreCommand { backup: uuid(backup) })
     }
 
     /// The replicas of a group, and their OMs.

@@ -40,6 +40,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: NoteOmGroupCommand) -> 
         abandoned,
         is_uncertain: false,
         given_up,
+        restore: None,
     });
     Ok(ScmReply::default())
 }

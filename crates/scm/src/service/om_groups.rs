@@ -8,12 +8,13 @@ use crate::planners::OM_SUCCESSION_MAX;
 use crate::tables::{OmReplica, ROOT_OF_NAMES, om_duty};
 use crate::world::World;
 use proto::scm::{
-    CreateOmGroupCommand, CreateOmGroupResponse, GiveUpOmGroupCommand, GiveUpOmGroupRequest, ListOmsResponse,
-    NodeDuty, OmGroup, OmGroupInfo, OmGroupRecord, OmInfo, OmMemberRecord, OmRecord, OmReplicaInfo,
-    OmReplicaReport, SetOmDutyCommand, SetOmDutyRequest, TransferOmLeaderRequest, TransferOmLeaderResponse,
-    scm_command::Command,
+    BeginOmRestoreCommand, BeginOmRestoreRequest, BeginOmRestoreResponse, CreateOmGroupCommand,
+    CreateOmGroupResponse, EndOmRestoreCommand, EndOmRestoreRequest, GiveUpOmGroupCommand,
+    GiveUpOmGroupRequest, ListOmsResponse, NodeDuty, OmGroup, OmGroupInfo, OmGroupRecord, OmInfo,
+    OmMemberRecord, OmRecord, OmReplicaInfo, OmReplicaReport, OmRestore, SetOmDutyCommand, SetOmDutyRequest,
+    TransferOmLeaderRequest, TransferOmLeaderResponse, scm_command::Command,
 };
-use proto::{Code, Failure};
+use proto::{Code, Failure, bytes16};
 use tokio::time::Instant;
 use tracing::{info, warn};
 use types::NodeId;
@@ -195,6 +196,95 @@ pub(super) async fn create(leader: &Leader) -> Result<CreateOmGroupResponse, Fai
     Ok(CreateOmGroupResponse { group: reply.om_group })
 }
 
+/// All groups are to come back from a backup; answers which.
+pub(super) async fn begin_restore(
+    leader: &Leader,
+    request: BeginOmRestoreRequest,
+) -> Result<BeginOmRestoreResponse, Failure> {
+    let BeginOmRestoreRequest { backup, taken_ms, groups } = request;
+    bytes16(&backup, "the id of a backup")?;
+    let waiting = || leader.read(|world| groups_restored(world, &backup));
+    let (count, is_decided) = (groups.len(), leader.read(|world| is_decided(world, &backup)));
+    if !is_decided {
+        leader.read(|world| check_all_are_lost(world, &backup))?;
+        let restore = Some(OmRestore { backup: backup.clone(), taken_ms, is_complete: false });
+        let reply =
+            leader.propose(Command::BeginOmRestore(BeginOmRestoreCommand { restore, groups })).await?;
+        if !reply.refused.is_empty() {
+            return Err(Failure::new(Code::PreconditionFailed, reply.refused));
+        }
+        // What groups called unused before they were lost may be named by what comes back.
+        leader.plan(|_, replication| replication.discards.forget_asked());
+        warn!(
+            groups = count,
+            taken_ms, "an operator restores all names from a backup: all groups are begun anew"
+        );
+        leader.oms_changed.notify_one();
+    }
+    Ok(BeginOmRestoreResponse { groups: waiting() })
+}
+
+/// The groups that wait for the rows of a backup.
+fn groups_restored(world: &World<'_>, backup: &[u8]) -> Vec<u64> {
+    let is_of = |record: &&OmGroupRecord| record.restore.as_ref().is_some_and(|it| it.backup == backup);
+    world.tables.om_groups().values().filter(is_of).map(|record| record.group).collect()
+}
+
+fn is_decided(world: &World<'_>, backup: &[u8]) -> bool {
+    let is_decided = |restore: &OmRestore| restore.is_complete && restore.backup == backup;
+    world.tables.om_groups().values().any(|record| record.restore.as_ref().is_some_and(is_decided))
+}
+
+/// Refuses to restore anything while some names are there: groups would be of different moments.
+fn check_all_are_lost(world: &World<'_>, backup: &[u8]) -> Result<(), Failure> {
+    let waiting = groups_restored(world, backup);
+    for group in om_groups::all(world).into_iter().filter(|group| !waiting.contains(group)) {
+        if group == ROOT_OF_NAMES || world.tables.om_group(group).is_some() {
+            check_nobody_has_it(world, group)?;
+        }
+    }
+    let living = world.tables.oms().keys().copied().filter(|om| !is_dead(world, *om));
+    let has_others = |om: &NodeId| {
+        let mut reports = world.oms.replicas(*om).map(|heard| &heard.report);
+        reports.any(|report| !report.backup.is_empty() && report.backup != backup)
+    };
+    match living.into_iter().find(has_others) {
+        None => Ok(()),
+        Some(om) => {
+            let why =
+                format!("OM {om} has rows of another backup: stop it, empty its directory, and start it");
+            Err(Failure::new(Code::PreconditionFailed, why))
+        }
+    }
+}
+
+/// All groups have their rows, and are founded with them.
+pub(super) async fn end_restore(leader: &Leader, request: EndOmRestoreRequest) -> Result<(), Failure> {
+    let EndOmRestoreRequest { backup } = request;
+    leader.read(|world| {
+        let lacks = |group: &u64| {
+            world
+                .tables
+                .om_group(*group)
+                .is_some_and(|record| !om_groups::is_restored(world, record, &backup))
+        };
+        match groups_restored(world, &backup).into_iter().find(lacks) {
+            Some(group) => {
+                let why = format!("no OM has said yet that it has all rows of group {group}");
+                Err(Failure::new(Code::Unavailable, why))
+            }
+            None => Ok(()),
+        }
+    })?;
+    let reply = leader.propose(Command::EndOmRestore(EndOmRestoreCommand { backup })).await?;
+    if !reply.refused.is_empty() {
+        return Err(Failure::new(Code::PreconditionFailed, reply.refused));
+    }
+    warn!("all names are restored from a backup");
+    leader.oms_changed.notify_one();
+    Ok(())
+}
+
 /// Refuses to give up what an OM has that is not dead, or may have: it has not told this leader.
 fn check_nobody_has_it(world: &World<'_>, group: u64) -> Result<(), Failure> {
     if group != ROOT_OF_NAMES && world.tables.om_group(group).is_none() {
@@ -211,9 +301,15 @@ fn check_nobody_has_it(world: &World<'_>, group: u64) -> Result<(), Failure> {
     let found = if is_founded { living().find_map(has_it) } else { om_groups::names_are_on(world, group) };
     match found {
         None => Ok(()),
-        Some((om, replica)) => {
+        Some((om, replica)) if is_healthy(world, om) => {
             let why = format!("OM {om} has replica {replica} of group {group}: its names are not lost");
             Err(Failure::new(Code::PreconditionFailed, why))
+        }
+        Some((om, replica)) => {
+            let why = format!(
+                "OM {om} had replica {replica} of group {group} when it was heard last, and does not count as dead yet"
+            );
+            Err(Failure::new(Code::Unavailable, why))
         }
     }
 }

@@ -100,6 +100,11 @@ impl Tables {
         self.lost_numbers.contains_key(&Counter::Replica)
     }
 
+    /// Whether there is this group, or was, be it by those that a forced reset gave up.
+    pub(crate) fn may_have_made_om_group(&self, group: u64) -> bool {
+        group < self.counter(Counter::OmGroup)
+    }
+
     /// Whether this id of a replica was given to somebody, be it by those that a forced reset gave up.
     pub(crate) fn is_drawn_replica(&self, replica: ReplicaId) -> bool {
         replica.0 != 0 && replica.0 < self.counter(Counter::Replica)

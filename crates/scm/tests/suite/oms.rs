@@ -22,6 +22,8 @@ struct Om {
     replica: Option<u64>,
     told: Option<OmGroup>,
     is_founded: bool,
+    /// The backup of which it has rows, and whether it has all.
+    restored: (Bytes, bool),
 }
 
 /// The members of group 0 as they are, by replica and OM, and what its log has come to.
@@ -79,6 +81,8 @@ impl Om {
             applied_index: group.last_index,
             members: group.voters.clone(),
             is_founded: self.is_founded,
+            backup: self.restored.0.clone(),
+            is_restored: self.restored.1,
             wanted: self.told.iter().flat_map(|told| &told.members).map(|member| member.replica).collect(),
             ..OmReplicaReport::default()
         }]
@@ -342,6 +346,74 @@ async fn names_are_given_up_only_where_nobody_has_them() {
     give_up(&mut server, 0).await.unwrap();
     beat_until(&mut server, &mut group, &mut oms, "new group", |list| is_well_on(list, &[2])).await;
     assert_ne!(oms[0].replica, first);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_names_are_restored_where_nobody_has_any_and_are_served_when_all_rows_are_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(dir.path(), options()).await;
+    let [backup, other] = [7, 8].map(|byte| Bytes::from(vec![byte; 16]));
+    let begin = async |server: &mut Server, backup: &Bytes, groups: &[u64]| {
+        let request = BeginOmRestoreRequest { backup: backup.clone(), taken_ms: 1, groups: groups.to_vec() };
+        let begun = server.client.begin_om_restore(request).await;
+        begun.map(|begun| begun.into_inner().groups).map_err(Failure::from)
+    };
+    let end = async |server: &mut Server, backup: &Bytes| {
+        let ended = server.client.end_om_restore(EndOmRestoreRequest { backup: backup.clone() }).await;
+        ended.map(drop).map_err(Failure::from)
+    };
+    let mut group = Group::default();
+    let mut oms = registered(&mut server, 1).await;
+    beat_until(&mut server, &mut group, &mut oms, "group of one", |list| is_well_on(list, &[1])).await;
+    let refused = begin(&mut server, &backup, &[0]).await.unwrap_err();
+    assert_eq!(refused.code, Code::PreconditionFailed);
+    assert!(refused.message.contains("its names are not lost"), "{refused:?}");
+
+    // Its directory is emptied.
+    oms[0] = Om { uuid: 9, address: oms[0].address.clone(), ..Om::default() };
+    oms[0].register(&mut server).await.unwrap();
+    let refused = begin(&mut server, &backup, &[0]).await.unwrap_err();
+    assert_eq!(refused.code, Code::Unavailable, "it may come back a moment later: {refused:?}");
+    let is_lost = |list: &ListOmsResponse| list.oms[0].state() == NodeState::NodeDead;
+    beat_until(&mut server, &mut group, &mut oms, "lost group", is_lost).await;
+    for (backup, groups, words) in [
+        (&backup, &[0, 1][..], "never made a group 1"),
+        (&Bytes::from_static(b"short"), &[0][..], "16 bytes"),
+    ] {
+        let refused = begin(&mut server, backup, groups).await.unwrap_err();
+        assert!(refused.message.contains(words), "{refused:?}");
+    }
+    assert!(list(&mut server).await.groups[0].group.as_ref().unwrap().is_founded, "nothing was changed");
+
+    assert_eq!(begin(&mut server, &backup, &[0]).await.unwrap(), [0]);
+    let has_begun = |list: &ListOmsResponse| {
+        let told = list.groups[0].group.clone().unwrap();
+        told.backup == backup && list.groups[0].replicas.first().is_some_and(|it| it.report.is_some())
+    };
+    let begun = beat_until(&mut server, &mut group, &mut oms, "group for the rows", has_begun).await;
+    assert!(begun.groups[0].is_down && begun.groups[0].problem.contains("being restored"), "{begun:#?}");
+    assert_eq!(end(&mut server, &backup).await.unwrap_err().code, Code::Unavailable);
+    assert_eq!(end(&mut server, &other).await.unwrap_err().code, Code::PreconditionFailed);
+    for restored in [(backup.clone(), false), (other.clone(), true)] {
+        oms[0].restored = restored;
+        oms[0].beat(&mut server, &mut group).await;
+        let refused = end(&mut server, &backup).await.unwrap_err();
+        assert!(refused.message.contains("all rows of group 0"), "{refused:?}");
+    }
+    let refused = begin(&mut server, &backup, &[0]).await;
+    assert_eq!(refused.unwrap_err().code, Code::PreconditionFailed, "it says that it has another's rows");
+    oms[0].restored = (backup.clone(), true);
+    oms[0].beat(&mut server, &mut group).await;
+    assert_eq!(begin(&mut server, &backup, &[0]).await.unwrap(), [0], "once more");
+    assert!(!list(&mut server).await.groups[0].group.as_ref().unwrap().is_founded);
+    end(&mut server, &backup).await.unwrap();
+    end(&mut server, &backup)
+        .await
+        .unwrap_or_else(|failure| assert_eq!(failure.code, Code::PreconditionFailed));
+    let well =
+        beat_until(&mut server, &mut group, &mut oms, "restored group", |list| is_well_on(list, &[2])).await;
+    assert!(well.groups[0].group.as_ref().unwrap().backup.is_empty());
     server.stop().await;
 }
 
