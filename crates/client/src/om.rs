@@ -398,7 +398,7 @@ impl Client {
 
     pub async fn head_volume(&self, volume: &str) -> Result<Volume, ClientError> {
         let request = HeadVolumeRequest { volume: volume.to_owned() };
-        query!(self, head_volume, None, request).await?.volume.ok_or_else(|| missing("volume"))
+        query!(self, head_volume, About::Group(ROOT), request).await?.volume.ok_or_else(|| missing("volume"))
     }
 
     /// All volumes, by name.
@@ -407,7 +407,7 @@ impl Client {
         loop {
             let after = all.last().map(|last| last.name.clone()).unwrap_or_default();
             let request = ListVolumesRequest { after, limit: 0 };
-            let page = query!(self, list_volumes, None, request).await?;
+            let page = query!(self, list_volumes, About::Group(ROOT), request).await?;
             all.extend(page.volumes);
             if !page.truncated {
                 return Ok(all);

@@ -50,7 +50,7 @@ pub(crate) const RUNS_KEY: &[u8] = b"z";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
 /// refusals nor what a request was; both were in no release.
-pub(crate) const FORMAT: u32 = 8;
+pub const FORMAT: u32 = 8;
 /// Persisted: the format of before, which does not say what names a block.
 pub(crate) const FORMAT_UNNAMED: u32 = 7;
 /// Persisted: the one before that, in which what is remembered of requests does not say which buckets they were about.
