@@ -154,7 +154,8 @@ impl Discards {
 
     fn take_in(&mut self, group: u64, unused: &Unused, room: &mut usize, clear: &Clear<'_>) -> Standing {
         let waiting = self.waiting.get_mut(&unused.container).expect("noted above");
-        if waiting.are_gone(&unused.blocks) && clear.is_equal() {
+        let is_equal = clear.is_equal() || planted::has(Bug::GoneEarly);
+        if waiting.are_gone(&unused.blocks) && is_equal {
             waiting.forget(group, &unused.blocks);
             if waiting.asked.is_empty() {
                 self.waiting.remove(&unused.container);
