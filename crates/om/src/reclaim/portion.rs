@@ -142,7 +142,9 @@ fn look_up(db: &Db, named: &mut Scan<'_>, block: &BlockKey) -> anyhow::Result<Lo
         return Ok(Look::Unnamed);
     }
     let (prefix, mut look) = (block.named_prefix(), Look::Unnamed);
-    if named.record()?.is_none_or(|(key, _)| key < prefix.as_slice()) {
+    // At the end there is nothing from an earlier place on. To look again would go past all that was deleted there, for each
+    // block.
+    if named.record()?.is_some_and(|(key, _)| key < prefix.as_slice()) {
         named.leap(&prefix);
     }
     while let Some((key, _)) = named.record()?
