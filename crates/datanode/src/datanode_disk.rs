@@ -14,10 +14,10 @@ use disk::{DataDirectory, Disk, IoFuture, OpenDiskError, Space};
 use proto::{Code, Failure};
 use raftlog::LogSpace;
 use statedb::{Db, DbState};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{error, warn};
 use types::{Backoff, ContainerId, DiskId};
 
@@ -40,6 +40,8 @@ pub(crate) struct DatanodeDisk {
     pub opening: tokio::sync::Mutex<()>,
     /// A lock that is held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
+    /// The last moments at which blocks were deleted, of containers of which that is not long ago.
+    pub deleted_lately: Mutex<BTreeMap<ContainerId, Instant>>,
     /// A lock that is held while it is written how a container ended: its file and its record have one
     /// writer.
     pub ending: tokio::sync::Mutex<()>,
@@ -91,7 +93,7 @@ impl DatanodeDisk {
         let (specs, unhealthy) = listed.await.with_context(|| format!("read the block index of {root}"))?;
         index_age::check(&*real, space.disk(), &index, &specs).await?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
-        let (counters, unknown, opening, deleting, ending) = Default::default();
+        let (counters, unknown, opening, deleting, deleted_lately, ending) = Default::default();
         Ok(DatanodeDisk {
             id,
             real,
@@ -103,6 +105,7 @@ impl DatanodeDisk {
             unknown,
             opening,
             deleting,
+            deleted_lately,
             ending,
             inventory,
             room,

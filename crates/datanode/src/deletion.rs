@@ -21,6 +21,7 @@ use raftlog::{Discards, Place, ReadError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 use types::{BlockName, ContainerId, OwnerId};
 
@@ -166,6 +167,9 @@ async fn carry_out(
     punched.map_err(|failure| failed(container, "punch holes", &failure.into()))?;
     disk.inventory.look_again(disk.id, container);
     if forgotten > 0 {
+        let mut lately = disk.deleted_lately.lock().expect("no holder panics");
+        lately.insert(container, Instant::now());
+        drop(lately);
         let holes = discards.iter().filter(|record| locals.contains(&record.tag)).map(|record| record.hole());
         let hole_bytes = holes.map(|hole| hole.end - hole.start).sum();
         disk.counters.hole_bytes.fetch_add(hole_bytes, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use proto::datanode::{PipelineCommand, pipeline_command};
 use raftlog::WalkedRecord;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, error};
 use types::{BlockId, ContainerId, LogIndex};
 
@@ -27,6 +27,9 @@ const BYTES_PER_SECOND: u64 = 64 << 20;
 const HEAD_READ_BYTES: u64 = 4096;
 /// The pause after a container could not be read.
 const RETRY: Duration = Duration::from_secs(60);
+/// A container in which blocks were deleted less long ago is left alone: more of them may follow, each of
+/// which makes the hash another.
+const QUIET: Duration = Duration::from_secs(10);
 /// The pause after a container changed while it was read.
 const CHANGED_WAIT: Duration = Duration::from_secs(1);
 
@@ -56,9 +59,13 @@ impl Hasher {
         let mut changes = self.disk.inventory.watch();
         while self.disk.failure().is_none() {
             changes.borrow_and_update();
+            let quiet_at = self.quiet_at();
             let Some(container) = self.next() else {
-                if changes.changed().await.is_err() {
-                    return;
+                let changed = async { changes.changed().await.is_ok() };
+                match quiet_at {
+                    Some(at) => drop(timeout_at(at, changed).await),
+                    None if changed.await => {}
+                    None => return,
                 }
                 continue;
             };
@@ -70,12 +77,20 @@ impl Hasher {
         }
     }
 
-    /// A closed container of this disk without a hash, of which nothing bad is known.
+    /// The moment from which on the next of the containers is quiet in which blocks were deleted lately.
+    fn quiet_at(&self) -> Option<Instant> {
+        let mut lately = self.disk.deleted_lately.lock().expect("no holder panics");
+        lately.retain(|_, at| at.elapsed() < QUIET);
+        lately.values().min().map(|at| *at + QUIET)
+    }
+
+    /// A closed container of this disk without a hash, of which nothing bad is known, and that is quiet.
     fn next(&self) -> Option<ContainerId> {
+        let lately = self.disk.deleted_lately.lock().expect("no holder panics");
         let mut found = self.disk.inventory.select(|(container, replica)| {
             let lacks = replica.state.is_over() && replica.hash.is_none();
             let is_good = replica.unhealthy.is_none() && replica.disk == self.disk.id;
-            (lacks && is_good).then_some(*container)
+            (lacks && is_good && !lately.contains_key(container)).then_some(*container)
         });
         found.pop()
     }

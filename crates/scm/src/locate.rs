@@ -128,7 +128,7 @@ mod tests {
         run(&mut tables, end(1));
         let record = ContainerRecord {
             state: ContainerState::ContainerQuasiClosed as i32,
-            ..*tables.container(ContainerId(1)).unwrap()
+            ..tables.container(ContainerId(1)).unwrap().clone()
         };
         let pipeline = tables.pipeline(PipelineId(1)).unwrap();
         let start = Instant::now();
@@ -153,7 +153,7 @@ mod tests {
         run(&mut tables, end(1));
         let record = ContainerRecord {
             state: ContainerState::ContainerDeleted as i32,
-            ..*tables.container(ContainerId(1)).unwrap()
+            ..tables.container(ContainerId(1)).unwrap().clone()
         };
         let pipeline = tables.pipeline(PipelineId(1)).unwrap();
         let start = Instant::now();
@@ -182,7 +182,7 @@ mod tests {
             state: ContainerState::ContainerClosed as i32,
             last_term: 41,
             last_index: 186,
-            ..*tables.container(ContainerId(1)).unwrap()
+            ..tables.container(ContainerId(1)).unwrap().clone()
         };
         let pipeline = tables.pipeline(PipelineId(1)).unwrap();
         let start = Instant::now();

@@ -201,8 +201,7 @@ impl Planners {
     /// Containers in which nothing is left.
     fn reclaim(&mut self, world: &World<'_>, replication: &Replication) -> Option<Command> {
         let Replication { discards, tasks, .. } = replication;
-        let emptied = discards.to_delete(world, tasks, DELETE_CONTAINERS_MAX);
-        let containers: Vec<u64> = emptied.into_iter().map(|container| container.0).collect();
+        let containers = discards.to_delete(world, tasks, DELETE_CONTAINERS_MAX);
         (!containers.is_empty()).then_some(Command::DeleteContainers(DeleteContainersCommand { containers }))
     }
 }
@@ -255,6 +254,7 @@ fn tell(command: &Command) {
         Command::EndPipeline(end) => info!(pipeline = end.pipeline, "pipeline is over"),
         Command::CloseContainers(settled) => tell_settled(settled),
         Command::DeleteContainers(DeleteContainersCommand { containers }) => {
+            let containers: Vec<u64> = containers.iter().map(|emptied| emptied.container).collect();
             info!(?containers, "nothing is left in these containers; their replicas go");
         }
         Command::Adopt(adopt) => tell_adopted(adopt),

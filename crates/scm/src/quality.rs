@@ -34,10 +34,7 @@ impl Quality {
 pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     let end = LastRecord { term: record.last_term, index: record.last_index };
     match container_state(record) {
-        // It comes late, with what was discarded everywhere else.
-        ContainerState::ContainerDeleted if record.emptied && last_record(replica) == end => {
-            return Quality::Stale;
-        }
+        ContainerState::ContainerDeleted if record.emptied => return of_emptied(record, replica),
         // Nobody can have committed what a majority never had.
         ContainerState::ContainerDeleted if !is_empty(replica) && replica.committed_index > 0 => {
             return Quality::Diverged;
@@ -58,6 +55,23 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
         ReplicaState::ReplicaClosed => Quality::Good,
         // All up to its last record was applied.
         ReplicaState::ReplicaQuasiClosed | ReplicaState::ReplicaWithoutLog => Quality::GoodUnmarked,
+    }
+}
+
+/// Of a replica that comes late, of a container in which nothing was left: all that was in that was discarded,
+/// and so nothing is in what is a part of it.
+fn of_emptied(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
+    let end = LastRecord { term: record.last_term, index: record.last_index };
+    let (terms, lacks_earlier_terms) = (record.terms.clone(), record.lacks_earlier_terms);
+    let container = ContainerReplica { terms, lacks_earlier_terms, ..ContainerReplica::default() };
+    match replica.state() {
+        _ if is_empty(replica) => Quality::Stale,
+        ReplicaState::Unspecified | ReplicaState::ReplicaOpen => Quality::Unfinished,
+        _ if last_record(replica) > end => Quality::Ahead,
+        _ if replica.last_index > record.last_index && !replica.copied => Quality::Ahead,
+        _ if last_record(replica) == end => Quality::Stale,
+        _ if is_shared(replica, [&container].into_iter()) == Some(true) => Quality::Stale,
+        _ => Quality::Diverged,
     }
 }
 
@@ -283,24 +297,40 @@ mod tests {
 
     /// A node that was away while all was discarded, and all other replicas were deleted.
     #[test]
-    fn what_comes_late_of_an_emptied_container_goes_unless_it_ends_elsewhere() {
+    fn what_comes_late_of_an_emptied_container_goes_unless_it_is_no_part_of_it() {
         let record = ContainerRecord {
             state: ContainerDeleted as i32,
             last_term: 2,
             last_index: 70,
             emptied: true,
+            terms: vec![
+                TermEnd { term: 1, last_index: 30, mark: 6 },
+                TermEnd { term: 2, last_index: 70, mark: 5 },
+            ],
             ..ContainerRecord::default()
         };
-        let late = |last_index| ContainerReplica {
-            blocks: 3,
-            state: ReplicaClosed as i32,
-            last_term: 2,
-            last_index,
-            committed_term: 2,
-            committed_index: last_index,
-            ..ContainerReplica::default()
+        let check = |last: (u64, u64), committed: (u64, u64, u32), expect: Quality| {
+            let late = ContainerReplica {
+                blocks: 3,
+                state: ReplicaQuasiClosed as i32,
+                last_term: last.0,
+                last_index: last.1,
+                committed_term: committed.0,
+                committed_index: committed.1,
+                committed_mark: committed.2,
+                ..ContainerReplica::default()
+            };
+            assert_eq!(quality(&record, &late), expect, "{late:?}");
         };
-        assert_eq!(quality(&record, &late(70)), Quality::Stale);
-        assert_eq!(quality(&record, &late(71)), Quality::Diverged);
+        check((2, 70), (2, 70, 5), Quality::Stale);
+        check((2, 50), (2, 50, 5), Quality::Stale);
+        check((1, 40), (1, 20, 6), Quality::Stale);
+        check((1, 40), (1, 40, 6), Quality::Diverged);
+        check((2, 50), (2, 50, 9), Quality::Diverged);
+        check((2, 71), (2, 71, 5), Quality::Ahead);
+        check((3, 60), (2, 50, 5), Quality::Ahead);
+        let open = ContainerReplica { blocks: 3, state: ReplicaOpen as i32, ..ContainerReplica::default() };
+        assert_eq!(quality(&record, &open), Quality::Unfinished);
+        assert_eq!(quality(&record, &ContainerReplica { blocks: 0, ..open }), Quality::Stale);
     }
 }

@@ -6,7 +6,9 @@ use crate::replication::{ContainerView, NodeView, Tasks, known};
 use crate::tables::container_state;
 use crate::world::World;
 use planted::Bug;
-use proto::scm::{ContainerReplica, ContainerState, DiscardProgress, DiscardState, NodeState, TaskKind};
+use proto::scm::{
+    ContainerReplica, ContainerState, DiscardProgress, DiscardState, EmptiedContainer, NodeState, TaskKind,
+};
 use types::{ContainerId, NodeId};
 
 /// How far a container has come, and what it waits for.
@@ -62,11 +64,18 @@ impl Clear<'_> {
         (*first, others.map(|(node, _)| *node).collect())
     }
 
-    pub(super) fn is_emptied(&self) -> bool {
+    /// What is noted of the container if nothing is left in it, once one of its replicas has been read since.
+    pub(super) fn emptied(&self) -> Option<EmptiedContainer> {
         let is_empty = |(_, replica): &(NodeId, &ContainerReplica)| {
             replica.blocks == 0 && replica.payload_bytes == 0 && replica.discarded_blocks > 0
         };
-        self.is_equal() && self.replicas.iter().all(is_empty)
+        if !self.is_equal() || !self.replicas.iter().all(is_empty) {
+            return None;
+        }
+        let (_, read) = self.replicas.iter().find(|(_, replica)| !replica.terms.is_empty())?;
+        let ContainerReplica { container, terms, lacks_earlier_terms, .. } = *read;
+        let (terms, lacks_earlier_terms) = (terms.clone(), *lacks_earlier_terms);
+        Some(EmptiedContainer { container: *container, terms, lacks_earlier_terms })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::tables::Tables;
 use proto::scm::scm_command::Command;
 use proto::scm::{
     CloseContainersCommand, ClosedContainer, ContainerReplica, DeleteContainersCommand, DiskReport,
-    DiskState, ReplicaState, SetSwitchesCommand, Switches,
+    DiskState, EmptiedContainer, ReplicaState, SetSwitchesCommand, Switches, TermEnd,
 };
 use types::Nonce;
 
@@ -130,7 +130,9 @@ impl Played {
     }
 
     fn to_delete(&self) -> Vec<ContainerId> {
-        self.discards.to_delete(&World::at(&self.tables, &self.nodes, self.now), &self.tasks, 10)
+        let world = World::at(&self.tables, &self.nodes, self.now);
+        let emptied = self.discards.to_delete(&world, &self.tasks, 10);
+        emptied.into_iter().map(|emptied| ContainerId(emptied.container)).collect()
     }
 }
 
@@ -301,15 +303,19 @@ fn only_a_container_in_which_nothing_is_left_is_deleted_and_then_all_of_it_is_go
         played.look();
         assert_eq!(played.to_delete(), Vec::from_iter(is_emptied.then_some(CONTAINER)));
     };
-    let all = || discarded(10, 5);
+    let unread = || discarded(10, 5);
+    let terms = vec![TermEnd { term: 2, last_index: 9, mark: 7 }];
+    let all = || ContainerReplica { terms: terms.clone(), ..unread() };
     check(&mut played, [all(), all(), discarded(9, 4)], false);
     check(&mut played, [all(), all(), discarded(10, 6)], false);
     check(&mut played, [all(), all(), ContainerReplica { released: false, ..all() }], false);
     let never = || ContainerReplica { blocks: 0, payload_bytes: 0, ..good() };
     check(&mut played, [never(), never(), never()], false);
-    check(&mut played, [all(), all(), all()], true);
+    check(&mut played, [unread(), unread(), unread()], false);
+    check(&mut played, [unread(), all(), unread()], true);
 
-    let delete = DeleteContainersCommand { containers: vec![CONTAINER.0] };
+    let emptied = EmptiedContainer { container: CONTAINER.0, ..EmptiedContainer::default() };
+    let delete = DeleteContainersCommand { containers: vec![emptied] };
     run(&mut played.tables, Command::DeleteContainers(delete));
     assert_eq!(played.state(&names(1..4)), DiscardState::DiscardUnderWay, "replicas are left");
     (1..=3).for_each(|node| played.hear(node, None));

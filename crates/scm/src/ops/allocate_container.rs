@@ -13,7 +13,7 @@ pub(super) fn apply(
     let record = tables.named_pipeline(pipeline)?;
     let takes_data = is_live(record);
     let last = match tables.container(ContainerId(after)) {
-        Some(record) if record.pipeline == pipeline => *record,
+        Some(record) if record.pipeline == pipeline => record.clone(),
         Some(record) => {
             return Err(format!("container {after} belongs to pipeline {}, not {pipeline}", record.pipeline));
         }

@@ -34,7 +34,7 @@ fn check(tables: &TablesMut<'_>, closed: &ClosedContainer) -> Result<(), String>
 }
 
 fn close(tables: &mut TablesMut<'_>, closed: &ClosedContainer) {
-    let record = *tables.container(ContainerId(closed.container)).expect("checked before");
+    let record = tables.container(ContainerId(closed.container)).expect("checked before").clone();
     let goes_on = match record.state() {
         ContainerState::Unspecified | ContainerState::ContainerOpen => true,
         ContainerState::ContainerQuasiClosed => closed.state() != ContainerState::ContainerQuasiClosed,

@@ -3,7 +3,7 @@
 //! is deleted already, stays what it is.
 
 use crate::tables::{TablesMut, container_state};
-use proto::scm::{ContainerRecord, ContainerState, DeleteContainersCommand, ScmReply};
+use proto::scm::{ContainerRecord, ContainerState, DeleteContainersCommand, EmptiedContainer, ScmReply};
 use types::ContainerId;
 
 /// Bounds one log entry: some kilobytes.
@@ -17,12 +17,13 @@ pub(super) fn apply(
     if count > DELETE_CONTAINERS_MAX {
         return Err(format!("{count} containers, at most {DELETE_CONTAINERS_MAX} at once"));
     }
-    for container in command.containers.into_iter().map(ContainerId) {
-        let closed = tables.container(container).copied();
+    for EmptiedContainer { container, terms, lacks_earlier_terms } in command.containers {
+        let closed = tables.container(ContainerId(container)).cloned();
         let closed = closed.filter(|record| container_state(record) == ContainerState::ContainerClosed);
         if let Some(record) = closed {
-            let state = ContainerState::ContainerDeleted.into();
-            tables.put_container(ContainerRecord { state, emptied: true, ..record });
+            let (state, emptied) = (ContainerState::ContainerDeleted.into(), true);
+            let emptied = ContainerRecord { state, emptied, terms, lacks_earlier_terms, ..record };
+            tables.put_container(emptied);
         }
     }
     Ok(ScmReply::default())
@@ -33,14 +34,20 @@ mod tests {
     use super::super::testing::{create, run, three_nodes};
     use super::*;
     use proto::scm::scm_command::Command;
-    use proto::scm::{CloseContainersCommand, ClosedContainer};
+    use proto::scm::{CloseContainersCommand, ClosedContainer, TermEnd};
 
     #[test]
     fn only_a_closed_container_becomes_an_emptied_one_and_stays_that() {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));
         run(&mut tables, create([1, 2, 3]));
-        let delete = Command::DeleteContainers(DeleteContainersCommand { containers: vec![1, 2, 99] });
+        let terms = vec![TermEnd { term: 2, last_index: 70, mark: 5 }];
+        let emptied = |container| {
+            let (terms, lacks_earlier_terms) = (terms.clone(), false);
+            EmptiedContainer { container, terms, lacks_earlier_terms }
+        };
+        let containers = [1, 2, 99].map(emptied).into();
+        let delete = Command::DeleteContainers(DeleteContainersCommand { containers });
         let state = ContainerState::ContainerClosed as i32;
         let close = |last_index| {
             let closed = ClosedContainer { container: 1, state, last_term: 2, last_index };
@@ -49,9 +56,10 @@ mod tests {
         run(&mut tables, close(70));
         assert_eq!(run(&mut tables, delete).refused, "");
         run(&mut tables, close(80));
-        let record = |container| *tables.container(ContainerId(container)).unwrap();
-        let ContainerRecord { emptied, last_index, .. } = record(1);
+        let record = |container| tables.container(ContainerId(container)).unwrap().clone();
+        let ContainerRecord { emptied, last_index, terms: noted, .. } = record(1);
         assert_eq!((record(1).state(), emptied, last_index), (ContainerState::ContainerDeleted, true, 70));
+        assert_eq!(noted, terms);
         assert!(container_state(&record(2)) == ContainerState::ContainerOpen && !record(2).emptied);
     }
 }

@@ -123,8 +123,10 @@ impl Run {
     pub(super) fn waits_to_be_gone(&self, view: &View) -> Option<String> {
         let is_excused = |container: ContainerId| {
             let info = view.containers.iter().find(|info| info.container == container.0);
-            info.is_some_and(|info| self.losses.excuse(info) || self.waits_for_room(info))
-                || info.is_none() && self.is_lost_with_scm(container)
+            match info {
+                Some(info) => self.losses.excuse(info),
+                None => self.is_lost_with_scm(container),
+            }
         };
         let filed = self.ledger.filed();
         let waits = filed.iter().find(|written| !is_excused(written.block.container))?;

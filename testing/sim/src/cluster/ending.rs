@@ -178,7 +178,7 @@ impl Run {
         if let Some(open) = open {
             return Some(format!("container {} is {:?}", open.container, open.state()));
         }
-        let is_decided = |info: &&ContainerInfo| !self.losses.excuse(info) && !self.waits_for_room(info);
+        let is_decided = |info: &&ContainerInfo| !self.losses.excuse(info);
         let unequal = view.containers.iter().filter(is_decided).find_map(unequal);
         if let Some(why) = unequal.or_else(|| self.waits_to_be_gone(&view)) {
             return Some(why);
@@ -262,7 +262,7 @@ impl Run {
 
     /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room,
     /// too.
-    pub(super) fn waits_for_room(&self, info: &ContainerInfo) -> bool {
+    fn waits_for_room(&self, info: &ContainerInfo) -> bool {
         let good = good_replicas(info);
         let unmarked = info.replicas.iter().filter(|info| self.lacks_room_for_its_end(info)).count();
         let stands_full = |info: &ReplicaInfo| {

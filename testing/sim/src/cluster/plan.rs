@@ -12,8 +12,6 @@ use types::ManualClock;
 
 /// Of so many seeds one has OMs.
 const WITH_OM_ONE_IN: u64 = 4;
-/// Of so many seeds without a scheme one has somebody who deletes.
-const DELETES_ONE_IN: u64 = 3;
 /// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at
 /// another moment each time.
 const DB_BYTES: usize = 8 << 20;
@@ -235,7 +233,7 @@ impl Plan {
             object_seed: seed ^ 0x6f62_6a65_6374_7300,
             disks,
             deletes: match planted {
-                None => scheme.is_none() && seed % DELETES_ONE_IN == DELETES_ONE_IN - 1,
+                None => scheme.is_none(),
                 Some(planted) => planted.is_of_discards(),
             },
             writers: 2 + random.below(4),
