@@ -155,7 +155,9 @@ impl<'a> Named<'a> {
             return Ok(Look::Unnamed);
         }
         let (prefix, mut look) = (block.named_prefix(), Look::Unnamed);
-        if self.scan.record()?.is_none_or(|(key, _)| key < prefix.as_slice()) {
+        // At the end there is nothing from an earlier place on. To look again would go past all that was deleted there,
+        // for each block.
+        if self.scan.record()?.is_some_and(|(key, _)| key < prefix.as_slice()) {
             self.scan.leap(&prefix);
         }
         while let Some((key, _)) = self.scan.record()?
@@ -168,5 +170,88 @@ impl<'a> Named<'a> {
             self.scan.step();
         }
         Ok(look)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::{Namespace, commit_request};
+    use crate::ops::{CommitKey, DeleteKeys, SortDeleted};
+    use crate::reclaim::waits::Said;
+    use proto::datanode::BlockName;
+    use proto::om::{BlockPiece, DeleteKeysRequest, SortDeletedCommand};
+    use proto::scm::{DiscardProgress, DiscardState};
+    use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
+    use std::time::Duration;
+
+    /// Tables in which so many blocks of each container are unused.
+    fn unused_of(containers: std::ops::Range<u64>, blocks: u64) -> Namespace {
+        let mut namespace = Namespace::new();
+        for container in containers {
+            let piece = |local: u64| {
+                let block = Some(BlockName { container, local, nonce: proto::uuid_bytes(local.into()) });
+                BlockPiece { block, offset: 0, length: 10, commit_index: 9, crc: 0 }
+            };
+            let mut commit = commit_request("a", container);
+            let key = commit.key.as_mut().unwrap();
+            (key.size, key.pieces) = (10 * blocks, (1..=blocks).map(piece).collect());
+            namespace.run::<CommitKey>(commit).unwrap();
+        }
+        let (volume, bucket, keys) = ("s3v".into(), "photos".into(), vec!["a".into()]);
+        namespace.run::<DeleteKeys>(DeleteKeysRequest { volume, bucket, keys, precondition: None }).unwrap();
+        while let Deleted::UpTo(last) = deleted(&namespace.db, b"", u64::MAX).unwrap() {
+            let some = SortDeletedCommand { after: Bytes::new(), last, pieces_max: 10_000 };
+            namespace.run::<SortDeleted>(some).unwrap();
+        }
+        namespace
+    }
+
+    fn sizes(portion: &Portion) -> Vec<(u64, usize, bool)> {
+        let containers = portion.containers.iter();
+        containers.map(|found| (found.container, found.blocks.len(), found.is_part)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_portion_has_what_a_call_takes_and_leaves_out_what_waits() {
+        let (namespace, waits, now) = (unused_of(1..70, 3), Waits::default(), Instant::now());
+        let first = unused(&namespace.db, 0, &waits, now).unwrap();
+        assert_eq!(first.next, Some(65));
+        assert_eq!(sizes(&first), (1..65).map(|container| (container, 3, false)).collect::<Vec<_>>());
+        assert_eq!(first.containers[0].bytes, 30);
+        let rest = unused(&namespace.db, 65, &waits, now).unwrap();
+        assert_eq!((sizes(&rest).len(), rest.next), (5, None));
+        let progress = DiscardProgress { state: DiscardState::DiscardAway.into(), ..Default::default() };
+        (1..69).for_each(|container| waits.note(container, Said::by_scm(progress.clone(), 3, 1), now));
+        let due = unused(&namespace.db, 0, &waits, now).unwrap();
+        assert_eq!((sizes(&due), due.next), (vec![(69, 3, false)], None));
+        let later = unused(&namespace.db, 0, &waits, now + Duration::from_secs(60)).unwrap();
+        assert_eq!(later.containers.len(), CONTAINERS_MAX);
+    }
+
+    #[tokio::test]
+    async fn of_large_containers_a_part_is_taken_and_of_those_that_wait_a_small_one() {
+        let (namespace, waits, now) = (unused_of(1..3, 9000), Waits::default(), Instant::now());
+        let first = unused(&namespace.db, 0, &waits, now).unwrap();
+        assert_eq!(sizes(&first), [(1, 9000, false), (2, BLOCKS_MAX - 9000, true)]);
+        let progress = DiscardProgress { state: DiscardState::DiscardHeld.into(), ..Default::default() };
+        waits.note(1, Said::by_scm(progress, 9000, 1), now);
+        let later = unused(&namespace.db, 0, &waits, now + Duration::from_secs(60)).unwrap();
+        assert_eq!(sizes(&later), [(1, 1024, true), (2, 9000, false)]);
+    }
+
+    /// What names blocks no more was deleted, which RocksDB goes past until it has compacted.
+    #[tokio::test]
+    async fn deleted_rows_are_gone_past_once_and_not_for_each_block() {
+        const BLOCKS: u64 = 2000;
+        let namespace = unused_of(1..2, BLOCKS);
+        set_perf_stats(PerfStatsLevel::EnableCount);
+        let mut counted = PerfContext::default();
+        counted.reset();
+        let found = unused(&namespace.db, 0, &Waits::default(), Instant::now()).unwrap();
+        let passed = counted.metric(PerfMetric::InternalDeleteSkippedCount);
+        set_perf_stats(PerfStatsLevel::Disable);
+        assert_eq!(found.containers[0].blocks.len() as u64, BLOCKS);
+        assert!((1..10 * BLOCKS).contains(&passed), "{passed} deleted rows were gone past");
     }
 }
