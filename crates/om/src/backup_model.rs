@@ -37,12 +37,14 @@ struct Sending {
     parts: Parts,
 }
 
+type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// All rows of a group, and those of the bucket's keys, as they were caught.
 #[derive(Clone)]
 struct Caught {
     parts: Vec<RestoreRowsRequest>,
     places: bytes::Bytes,
-    keys: Vec<(Vec<u8>, Vec<u8>)>,
+    keys: Rows,
 }
 
 /// A request of its own: some go along from group to group.
@@ -347,7 +349,7 @@ impl World {
     }
 
     /// The keys of the bucket, which one group has and no other.
-    fn keys(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+    fn keys(&self) -> Result<Rows, String> {
         let Some(entry) = self.entry() else { return Err("the bucket is gone".to_owned()) };
         let has = [1, 2].map(|group| self.record(group));
         let (home, other) = (entry.group as usize - 1, 2 - entry.group as usize);
