@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use flotilla_md5many::{Md5, Md5Many};
-use std::time::Instant;
+use tokio::time::Instant;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");

@@ -150,7 +150,9 @@ mod tests {
         assert_eq!(waits.blocks_max(7), usize::MAX);
         pause(DiscardState::DiscardAway);
         assert_eq!((waits.blocks_max(7), waits.blocks_max(8)), (BLOCKS_TRIED, usize::MAX));
-        (0..3).for_each(|_| drop(pause(DiscardState::DiscardUnderWay)));
+        (0..3).for_each(|_| {
+            pause(DiscardState::DiscardUnderWay);
+        });
         assert!(waits.is_waiting(7, begun + Duration::from_millis(1999)));
         assert!(!waits.is_waiting(7, begun + Duration::from_secs(2)) && !waits.is_waiting(8, begun));
         waits.remove(7);
