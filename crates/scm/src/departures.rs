@@ -60,7 +60,7 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
                     Quality::Stale | Quality::Ahead => is_closed && known.is_shared(replica) != Some(true),
                     // It cannot be read at the moment.
                     Quality::Unfinished => is_closed && known.pipeline_over,
-                    quality => quality.is_good() && known.good_ones_differ(world.node_views()),
+                    quality => quality.is_good() && !known.good_ones_agree(world.node_views()),
                 }
         };
         // It takes along what nobody else has; after a maintenance it is there again, and one that is dead

@@ -3,7 +3,7 @@
 
 use super::tasks::{Copies, Order, Tasks};
 use crate::member_view::MEMBERS;
-use crate::quality::{Quality, differ, is_empty, is_shared, quality};
+use crate::quality::{Discarded, Quality, differ, is_empty, is_shared, quality};
 use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
 use planted::Bug;
@@ -147,6 +147,17 @@ impl<'a> ContainerView<'a> {
         let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
         let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
         differ(there.filter(|replica| self.quality(replica).is_good()))
+    }
+
+    /// Whether good replicas, other than those of dead nodes, are known to be alike. Until all have discarded the same
+    /// their hashes say nothing; and the one that has discarded most may be the only one that knows what OM has
+    /// forgotten.
+    pub(crate) fn good_ones_agree(&self, nodes: &NodeViews) -> bool {
+        let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
+        let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
+        let mut discarded = there.filter(|replica| self.quality(replica).is_good()).map(Discarded::of);
+        let first = discarded.next();
+        discarded.all(|other| Some(other) == first) && !self.good_ones_differ(nodes)
     }
 }
 
@@ -478,7 +489,7 @@ fn plan_deletion(
     let enough = firm >= REPLICAS;
     let worthless = || most_utilized(&sorted.worthless);
     let surplus = || {
-        if known.good_ones_differ(limits.nodes) {
+        if !known.good_ones_agree(limits.nodes) {
             return None;
         }
         let mut spare: Vec<_> =

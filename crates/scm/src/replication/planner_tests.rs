@@ -300,6 +300,13 @@ fn one_that_is_still_to_be_marked_goes_before_one_that_is_closed() {
     fullest.with(2, unmarked).check(&[ContainerOverReplicated], &[(2, TaskClose), (2, TaskDelete)]);
 }
 
+/// Their hashes say nothing until then, and one may be the only one that knows of what OM has forgotten.
+#[test]
+fn none_is_too_many_before_all_have_discarded_the_same() {
+    let more = |replica: &mut ContainerReplica| replica.discarded_blocks = 3;
+    Case::new(&[1, 2, 3, 4]).with(1, more).check(&[ContainerOverReplicated], &[]);
+}
+
 #[test]
 fn a_bad_replica_goes_when_three_good_ones_are_there() {
     let bad = |replica: &mut ContainerReplica| replica.unhealthy = "checksum".into();
