@@ -66,9 +66,16 @@ impl Om {
 impl Rows {
     pub(super) async fn next(&mut self) -> anyhow::Result<Part> {
         let next = timeout(ANSWER_MAX, self.parts.message()).await.map_err(|_| hangs())?;
-        let next = next.map_err(Failure::from)?.and_then(|next| next.part);
-        let ended = || Failure::unanswered(format!("the rows of group {} broke off", self.head.group));
-        Ok(next.ok_or_else(ended)?)
+        let group = self.head.group;
+        let next = next.map_err(|status| {
+            let failure = Failure::from(status);
+            Failure {
+                message: format!("the rows of group {group} broke off: {}", failure.message),
+                ..failure
+            }
+        })?;
+        let ended = || Failure::unanswered(format!("the rows of group {group} broke off"));
+        Ok(next.and_then(|next| next.part).ok_or_else(ended)?)
     }
 }
 
