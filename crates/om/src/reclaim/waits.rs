@@ -150,9 +150,8 @@ mod tests {
         assert_eq!(waits.blocks_max(7), usize::MAX);
         pause(DiscardState::DiscardAway);
         assert_eq!((waits.blocks_max(7), waits.blocks_max(8)), (BLOCKS_TRIED, usize::MAX));
-        (0..3).for_each(|_| {
-            pause(DiscardState::DiscardUnderWay);
-        });
+        let again: Vec<u128> = (0..3).map(|_| pause(DiscardState::DiscardUnderWay).as_millis()).collect();
+        assert_eq!(again, [500, 1000, 2000]);
         assert!(waits.is_waiting(7, begun + Duration::from_millis(1999)));
         assert!(!waits.is_waiting(7, begun + Duration::from_secs(2)) && !waits.is_waiting(8, begun));
         waits.remove(7);
