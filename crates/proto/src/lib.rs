@@ -16,6 +16,7 @@ mod change;
 mod cluster;
 mod codec;
 mod convert;
+mod discard;
 mod error;
 mod limits;
 mod lookup;

@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::bucket::connect;
-use super::om::{number, oms};
+use super::om_groups::{number, oms};
 use super::scm::Scm;
 use super::words;
 use crate::table::{human_bytes, table};

@@ -11,6 +11,7 @@ mod log;
 mod members;
 mod om;
 mod om_backup;
+mod om_groups;
 mod om_restore;
 mod om_wire;
 mod pipeline;

@@ -2,14 +2,15 @@
 
 use super::answer::Answer;
 use super::args::{OmBackupArgs, OmBackupCommand, OmCommand, OmGroupCommand};
+use super::om_groups::{number, oms};
 use super::scm::Scm;
 use super::{om_backup, om_restore, unused, uploads, words};
 use crate::output;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
 use proto::scm::{
-    CreateOmGroupRequest, GiveUpOmGroupRequest, ListOmsRequest, ListOmsResponse, NodeDuty, NodeState,
-    OmGroupInfo, OmInfo, OmReplicaInfo, SetOmDutyRequest, TransferOmLeaderRequest,
+    CreateOmGroupRequest, GiveUpOmGroupRequest, ListOmsResponse, NodeDuty, NodeState, OmGroupInfo, OmInfo,
+    OmReplicaInfo, SetOmDutyRequest, TransferOmLeaderRequest,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -50,10 +51,6 @@ pub(super) async fn run(scm: &mut Scm, command: OmCommand) -> anyhow::Result<Ans
             om_restore::run(scm, &dir, yes_i_lose_what_was_written_since).await
         }
     }
-}
-
-pub(super) async fn oms(scm: &mut Scm) -> anyhow::Result<ListOmsResponse> {
-    scm.look(async |client| client.list_oms(ListOmsRequest {}).await).await
 }
 
 fn roles(listed: &ListOmsResponse) -> Answer {
@@ -196,10 +193,6 @@ fn replicas_of<'a>(
         .iter()
         .flat_map(|group| group.replicas.iter().map(move |replica| (number(group), replica)))
         .filter(|(_, replica)| replica.member.as_ref().is_some_and(|member| member.om == om.om))
-}
-
-pub(super) fn number(group: &OmGroupInfo) -> u64 {
-    group.group.as_ref().map_or(0, |group| group.group)
 }
 
 /// Members, and replicas that are to go: those of OMs that are dead nobody can delete any more.

@@ -1,7 +1,7 @@
 //! `flotilla admin om backup`: all names, as they belong together, into a directory (docs/adr/0016).
 
 use super::answer::Answer;
-use super::om::oms;
+use super::om_groups::oms;
 use super::om_wire::{Om, Rows};
 use super::scm::Scm;
 use crate::backup::{BackupDir, BackupId, GroupBackup, Manifest};

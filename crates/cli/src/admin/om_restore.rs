@@ -2,8 +2,8 @@
 //! done again: a restore that was broken off goes on where it was.
 
 use super::answer::Answer;
-use super::om::oms;
 use super::om_backup::{answer, cluster, taken_at};
+use super::om_groups::oms;
 use super::om_wire::Om;
 use super::scm::Scm;
 use crate::backup::{BackupDir, Manifest};

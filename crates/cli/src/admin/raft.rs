@@ -3,7 +3,7 @@
 
 use super::answer::Answer;
 use super::args::RaftCommand;
-use super::om;
+use super::om_groups;
 use super::scm::Scm;
 use super::views::{self, View};
 use anyhow::{Context, bail};
@@ -18,10 +18,10 @@ pub(super) async fn run(scm: &mut Scm, command: RaftCommand) -> anyhow::Result<A
             "pipelines are never reset: SCM closes one that has no leader, and copies its containers from what is left; \
              `flotilla admin pipeline close {pipeline}` has it do so now"
         ),
-        ("om", _) => advise_names(&om::oms(scm).await?, None),
+        ("om", _) => advise_names(&om_groups::oms(scm).await?, None),
         (_, None) if group.starts_with("om-") => {
             let number = group.trim_start_matches("om-").parse();
-            advise_names(&om::oms(scm).await?, Some(number.context("the number after om-")?))
+            advise_names(&om_groups::oms(scm).await?, Some(number.context("the number after om-")?))
         }
         _ => bail!(
             "`{group}` is no group that this can help with: scm, om (all groups of names), or a pipeline like pipeline-3"

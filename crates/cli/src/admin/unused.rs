@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::bucket::connect;
-use super::om::{number, oms};
+use super::om_groups::{number, oms};
 use super::scm::Scm;
 use super::uploads::age;
 use crate::table::{Cell, Tone, human_bytes, table};

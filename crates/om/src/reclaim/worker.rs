@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use proto::om::{ForgetBlocksCommand, SortDeletedCommand, WalkDroppedCommand};
 use proto::scm::scm_client::ScmClient;
-use proto::scm::{DiscardBlocksRequest, DiscardProgress, DiscardState, UnusedBlocks};
+use proto::scm::{DiscardBlocksRequest, DiscardProgress, UnusedBlocks};
 use proto::{Failure, RequestId, in_cluster};
 use rand::RngExt;
 use statedb::Db;
@@ -233,10 +233,6 @@ impl Worker {
 
 /// The blocks of which SCM says that they are gone.
 fn gone(found: &OfContainer, progress: &DiscardProgress) -> Vec<BlockKey> {
-    let is_gone = |at: usize| match progress.state() {
-        DiscardState::DiscardGone => true,
-        _ => progress.gone.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1),
-    };
     let blocks = found.blocks.iter().enumerate();
-    blocks.filter(|(at, _)| is_gone(*at)).map(|(_, block)| *block).collect()
+    blocks.filter(|(at, _)| progress.is_gone(*at)).map(|(_, block)| *block).collect()
 }

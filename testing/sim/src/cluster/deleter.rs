@@ -8,8 +8,8 @@ use super::scm_calls::ScmCalls;
 use super::view::{View, Views};
 use disk::sim::Random;
 use proto::scm::{
-    ContainerInfo, ContainerState, DiscardBlocksRequest, DiscardProgress, DiscardState, NodeState,
-    ReplicaState, UnusedBlocks,
+    ContainerInfo, ContainerState, DiscardBlocksRequest, DiscardProgress, NodeState, ReplicaState,
+    UnusedBlocks,
 };
 use rpc::Connector;
 use std::collections::BTreeMap;
@@ -83,7 +83,9 @@ impl Deleter {
         if progress.container != container.0 {
             return self.ledger.fail(format!("SCM was asked of container {container} and says {progress:?}"));
         }
-        if progress.state() != DiscardState::DiscardGone {
+        let gone = written.into_iter().enumerate().filter(|(at, _)| progress.is_gone(*at));
+        let written: Vec<Written> = gone.map(|(_, written)| written).collect();
+        if written.is_empty() {
             return;
         }
         let names: Vec<BlockName> = written.iter().map(|written| written.block).collect();

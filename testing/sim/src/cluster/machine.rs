@@ -246,6 +246,8 @@ impl OmStart {
             timing: self.plan.scm.timing,
             snapshots: self.plan.scm.snapshots,
             db,
+            // The ledger reads what keys name no more, too: a deleter of its own has blocks go (`deleter.rs`). Clocks are far apart.
+            reclaim_after: Duration::MAX,
             ..OmOptions::default()
         };
         let clock = WorldClock::of(&self.plan, &self.address, context);
