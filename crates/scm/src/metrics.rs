@@ -16,6 +16,7 @@ use proto::scm::{
 };
 use std::collections::HashMap;
 use tokio::time::Instant;
+use types::ContainerId;
 
 const LEADS: Metric = Metric { name: "flotilla_scm_leader", help: "1: this SCM leads and decides." };
 const NODES: Metric = Metric { name: "flotilla_scm_nodes", help: "Datanodes by what their silence says." };
@@ -235,13 +236,17 @@ fn expose_space(world: &World<'_>, replication: &Replication, exposition: &mut E
     exposition.counter(GONE, &[], discards.blocks_gone);
     let emptied = world.tables.containers().values().filter(|record| record.emptied);
     exposition.gauge(EMPTIED, &[], emptied.count() as u64);
-    let replicas =
-        || world.tables.containers().keys().flat_map(|container| world.nodes.replicas().of(*container));
-    let bytes = |of: fn(&ContainerReplica) -> u64| replicas().map(|(_, replica)| of(replica)).sum();
-    exposition.gauge(REPLICA_BYTES, &[("what", "live")], bytes(|replica| replica.payload_bytes));
-    exposition.gauge(REPLICA_BYTES, &[("what", "discarded")], bytes(|replica| replica.discarded_bytes));
-    exposition.gauge(REPLICA_BYTES, &[("what", "given_back")], bytes(|replica| replica.hole_bytes));
-    exposition.gauge(REPLICA_BYTES, &[("what", "on_disk")], bytes(|replica| replica.disk_bytes));
+    // In one go: a million containers have three million of them.
+    let replicas = world.nodes.replicas().in_range(ContainerId(0)..ContainerId(u64::MAX));
+    let mut bytes = [0; 4];
+    for (_, replica) in replicas {
+        let ContainerReplica { payload_bytes, discarded_bytes, hole_bytes, disk_bytes, .. } = replica;
+        let of_replica = [payload_bytes, discarded_bytes, hole_bytes, disk_bytes];
+        bytes.iter_mut().zip(of_replica).for_each(|(sum, of_replica)| *sum += of_replica);
+    }
+    for (what, bytes) in ["live", "discarded", "given_back", "on_disk"].into_iter().zip(bytes) {
+        exposition.gauge(REPLICA_BYTES, &[("what", what)], bytes);
+    }
 }
 
 fn expose_tasks(replication: &Replication, exposition: &mut Exposition) {

@@ -124,6 +124,19 @@ fn a_log_that_is_lost_and_votes() {
     check(Planted::LogsNeedNoProof, 11, &["as its last record, and block", "containers are in trouble"]);
 }
 
+/// One replica has discarded a block, and another still answers with it.
+#[test]
+fn blocks_that_are_called_gone_before_all_replicas_have_discarded_them() {
+    check(Planted::GoneEarly, 1, &["was called gone, and"]);
+}
+
+/// A node was away meanwhile.
+#[test]
+#[ignore = "a minute and a half; the tests of scm's discards find it at once"]
+fn a_replica_that_brings_back_what_the_others_have_discarded() {
+    check(Planted::DiscardsNotTaken, 1, &["have discarded different blocks"]);
+}
+
 /// A container's number is given to another one, which ends before what was acknowledged in the first.
 #[test]
 fn numbers_that_are_drawn_again() {
