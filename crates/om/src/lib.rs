@@ -15,6 +15,7 @@ mod address;
 mod blocks;
 mod buckets;
 mod counted;
+mod filed;
 mod groups;
 mod heartbeat;
 mod lane;
