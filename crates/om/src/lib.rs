@@ -18,6 +18,7 @@ mod backup_model;
 mod blocks;
 mod buckets;
 mod counted;
+mod filed;
 mod groups;
 mod heartbeat;
 mod lane;

@@ -7,7 +7,7 @@
 //! for are not: once SCM knows their group, its leader writes that down as in any other.
 
 use crate::blocks::{self, BlockKey, NAMED_PREFIX, UNUSED_PREFIX};
-use crate::ops::Filed;
+use crate::filed::Filed;
 use crate::tables::{
     ANSWERS_PREFIX_V4, BucketNumber, DELETED_PREFIX, FORMAT, FORMAT_BY_NAME, FORMAT_BY_REQUEST, FORMAT_KEY,
     FORMAT_UNCOUNTED, FORMAT_UNNAMED, NAMES_PREFIX, QUEUE_KEY, ROOT, Read, UNUSED_TOTALS_KEY, decode, format,

@@ -4,7 +4,7 @@
 use super::answer::Answer;
 use super::members::{BEHIND_USUALLY, ROLES_PATIENCE};
 use super::scm::Scm;
-use super::{datanode, om, pipeline, words};
+use super::{datanode, om_groups, pipeline, words};
 use crate::table::{Cell, Tone, table};
 use proto::registry::{Health, Instance};
 use proto::scm::{
@@ -120,7 +120,7 @@ async fn look(scm: &mut Scm, cluster: &mut String, findings: &mut Findings) -> a
     let status = scm.look(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await?;
     look_at_scm(&members.members, &status, findings);
     look_at_nodes(&datanode::datanodes(scm).await?, findings);
-    look_at_oms(&om::oms(scm).await?, findings);
+    look_at_oms(&om_groups::oms(scm).await?, findings);
     look_at_pipelines(&pipeline::pipelines(scm).await?, findings);
     look_at_containers(&status, findings);
     let registry = RegistryClient::new(&scm.addresses().join(","))?;

@@ -3,91 +3,14 @@
 
 use super::Apply;
 use crate::blocks::{self, BlockKey, NamingRows};
-use crate::overlay::Overlay;
-use crate::tables::{Read, Refusal, UNUSED_TOTALS_KEY, deleted_key};
+use crate::tables::{Read, Refusal, deleted_key};
 use prost::Message;
 use proto::Failure;
-use proto::om::{BlockPiece, DeletedPieces, OmCommand, UnusedTotals, om_command};
+use proto::om::{BlockPiece, DeletedPieces, OmCommand, om_command};
 use std::collections::HashSet;
 
 /// Persisted in commands: this release's rules about blocks.
 pub(super) const RULES: u32 = 1;
-
-/// What the commands of an entry have filed.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Filed {
-    /// Records of deleted pieces.
-    records: u32,
-    /// The change of what there is, modulo 2^64.
-    change: UnusedTotals,
-    /// Unused blocks that there were before the entry, once somebody has asked.
-    unused_before: Option<u64>,
-}
-
-impl Filed {
-    pub(crate) fn delete(&mut self, pieces: &[BlockPiece]) {
-        self.change.deleted_pieces = self.change.deleted_pieces.wrapping_add(pieces.len() as u64);
-        self.change.deleted_bytes = self.change.deleted_bytes.wrapping_add(bytes(pieces));
-    }
-
-    /// They are sorted.
-    pub(crate) fn undelete(&mut self, pieces: &[BlockPiece]) {
-        self.change.deleted_pieces = self.change.deleted_pieces.wrapping_sub(pieces.len() as u64);
-        self.change.deleted_bytes = self.change.deleted_bytes.wrapping_sub(bytes(pieces));
-    }
-
-    pub(crate) fn unused(&mut self, blocks: u64, bytes: u64) {
-        self.change.unused_blocks = self.change.unused_blocks.wrapping_add(blocks);
-        self.change.unused_bytes = self.change.unused_bytes.wrapping_add(bytes);
-    }
-
-    pub(crate) fn forget(&mut self, bytes: u64) {
-        self.change.unused_blocks = self.change.unused_blocks.wrapping_sub(1);
-        self.change.unused_bytes = self.change.unused_bytes.wrapping_sub(bytes);
-    }
-
-    pub(crate) fn still_named(&mut self) {
-        self.change.still_named += 1;
-    }
-
-    pub(crate) fn change(&self) -> UnusedTotals {
-        self.change
-    }
-
-    /// Whether there is any unused block: where there is none, nobody is asked for each.
-    fn has_unused(&mut self, tables: &Overlay<'_>) -> anyhow::Result<bool> {
-        let before = match self.unused_before {
-            Some(before) => before,
-            None => tables.message::<UnusedTotals>(UNUSED_TOTALS_KEY)?.unwrap_or_default().unused_blocks,
-        };
-        self.unused_before = Some(before);
-        Ok(before.wrapping_add(self.change.unused_blocks) != 0)
-    }
-
-    /// Notes how much there is after the entry.
-    pub(super) fn end(self, tables: &mut Overlay<'_>) -> anyhow::Result<()> {
-        if self.change == UnusedTotals::default() {
-            return Ok(());
-        }
-        let before: UnusedTotals = tables.message(UNUSED_TOTALS_KEY)?.unwrap_or_default();
-        let change = self.change;
-        let after = UnusedTotals {
-            deleted_pieces: before.deleted_pieces.wrapping_add(change.deleted_pieces),
-            deleted_bytes: before.deleted_bytes.wrapping_add(change.deleted_bytes),
-            unused_blocks: before.unused_blocks.wrapping_add(change.unused_blocks),
-            unused_bytes: before.unused_bytes.wrapping_add(change.unused_bytes),
-            still_named: before.still_named.wrapping_add(change.still_named),
-        };
-        tables.put(UNUSED_TOTALS_KEY.to_vec(), after.encode_to_vec());
-        tables.keep_command();
-        Ok(())
-    }
-}
-
-/// Modulo 2^64, so that what went in comes out again, whatever lengths clients say.
-fn bytes(pieces: &[BlockPiece]) -> u64 {
-    pieces.iter().fold(0, |sum: u64, piece| sum.wrapping_add(piece.length))
-}
 
 impl Apply<'_, '_> {
     /// Refuses what would name a block that is unused by now, and may be gone. Whoever finds its blocks refused once has
@@ -117,7 +40,7 @@ impl Apply<'_, '_> {
         if pieces.is_empty() {
             return;
         }
-        self.filed.delete(&pieces);
+        let count = self.filed.delete(&pieces);
         let mut row = bytes::Bytes::copy_from_slice(row);
         // A command of before leaves what upgrading makes of what it left then: members upgrade at different entries.
         if self.rules < RULES {
@@ -125,8 +48,7 @@ impl Apply<'_, '_> {
             row.clear();
         }
         let record = DeletedPieces { pieces, deleted_ms: self.now_ms, row };
-        self.tables.put(deleted_key(self.index, self.filed.records), record.encode_to_vec());
-        self.filed.records += 1;
+        self.tables.put(deleted_key(self.index, count), record.encode_to_vec());
     }
 
     /// Files what a refused command has brought, but for what somebody names: a writer that repeats itself under

@@ -47,7 +47,6 @@ pub(crate) use delete_keys::DeleteKeys;
 pub(crate) use delete_volume::DeleteVolume;
 pub(crate) use end_receiving::EndReceiving;
 pub(crate) use end_sending::EndSending;
-pub(crate) use filing::Filed;
 pub(crate) use forget_blocks::ForgetBlocks;
 pub(crate) use founded::Founded;
 pub(crate) use hold_bucket::HoldBucket;
@@ -63,6 +62,7 @@ pub(crate) use sort_deleted::SortDeleted;
 pub(crate) use sweep_rows::SweepRows;
 pub(crate) use walk_dropped::WalkDropped;
 
+use crate::filed::Filed;
 use crate::overlay::Overlay;
 use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::{BucketNamed, BucketNumber, InGroup, Refusal, bucket_record, left_key};

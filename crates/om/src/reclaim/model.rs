@@ -200,7 +200,7 @@ impl World {
 
     /// Whether there was anything.
     fn sort(&mut self, pieces_max: u32) -> bool {
-        let Deleted::UpTo(last) = portion::deleted(&self.names.db, b"", u64::MAX).unwrap() else {
+        let Deleted::UpTo(last) = portion::deleted(&self.names.db, b"", b"e").unwrap() else {
             return false;
         };
         let some = SortDeletedCommand { after: Bytes::new(), last, pieces_max };

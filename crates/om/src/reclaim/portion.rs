@@ -26,13 +26,13 @@ pub(super) enum Deleted {
     Young { oldest_ms: u64 },
 }
 
-/// Records from after this one on that were deleted up to then.
-pub(super) fn deleted(db: &Db, after: &[u8], until_ms: u64) -> anyhow::Result<Deleted> {
+/// Records after the one and before the other.
+pub(super) fn deleted(db: &Db, after: &[u8], before: &[u8]) -> anyhow::Result<Deleted> {
     let (mut last, mut pieces) = (None, 0);
     for row in rows_from(db, DELETED_PREFIX, &[DELETED_PREFIX.max(after), b"\0"].concat()) {
         let (key, value) = row?;
         let record: DeletedPieces = decode(&key, &value)?;
-        if record.deleted_ms > until_ms {
+        if *key >= *before {
             let oldest_ms = record.deleted_ms;
             return Ok(last.map_or(Deleted::Young { oldest_ms }, Deleted::UpTo));
         }
@@ -185,6 +185,9 @@ mod tests {
     use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
     use std::time::Duration;
 
+    /// Behind all records.
+    const ALL: &[u8] = b"e";
+
     /// Tables in which so many blocks of each container are unused.
     fn unused_of(containers: std::ops::Range<u64>, blocks: u64) -> Namespace {
         let mut namespace = Namespace::new();
@@ -200,7 +203,7 @@ mod tests {
         }
         let (volume, bucket, keys) = ("s3v".into(), "photos".into(), vec!["a".into()]);
         namespace.run::<DeleteKeys>(DeleteKeysRequest { volume, bucket, keys, precondition: None }).unwrap();
-        while let Deleted::UpTo(last) = deleted(&namespace.db, b"", u64::MAX).unwrap() {
+        while let Deleted::UpTo(last) = deleted(&namespace.db, b"", ALL).unwrap() {
             let some = SortDeletedCommand { after: Bytes::new(), last, pieces_max: 10_000 };
             namespace.run::<SortDeleted>(some).unwrap();
         }

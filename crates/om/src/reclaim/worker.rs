@@ -6,7 +6,7 @@ use super::waits::{Said, Waits};
 use crate::blocks::BlockKey;
 use crate::ops::{self, ForgetBlocks, Fresh, Operation, SortDeleted, WalkDropped};
 use crate::replica::Replica;
-use crate::tables::{BucketNumber, DROPPED_PREFIX, number_in};
+use crate::tables::{BucketNumber, DROPPED_PREFIX, deleted_key, number_in};
 use crate::upgrade::rows;
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -16,6 +16,7 @@ use proto::scm::{DiscardBlocksRequest, DiscardProgress, UnusedBlocks};
 use proto::{Failure, RequestId, in_cluster};
 use rand::RngExt;
 use statedb::Db;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -42,12 +43,34 @@ pub(super) struct Worker {
     waits: Arc<Waits>,
     /// Records of deleted pieces up to there are sorted.
     sorted: Bytes,
+    seen: Seen,
+}
+
+/// What was deleted when. No clock decides that, as clocks may be apart: a record has waited once this leader has seen it
+/// for so long. Another one begins anew.
+#[derive(Default)]
+struct Seen(VecDeque<(Instant, Vec<u8>)>);
+
+impl Seen {
+    /// Notes that what is before this key is there by now, and returns the key before which all has waited.
+    fn waited(&mut self, before: Vec<u8>, after: Duration, now: Instant) -> Vec<u8> {
+        let step = after / LOOKS_WHILE_WAITING;
+        if self.0.back().is_none_or(|(last, _)| *last + step <= now) {
+            self.0.push_back((now, before));
+        }
+        let have_waited = self.0.iter().take_while(|(at, _)| *at + after <= now).count();
+        self.0.drain(..have_waited.saturating_sub(1));
+        match have_waited {
+            0 => Vec::new(),
+            _ => self.0[0].1.clone(),
+        }
+    }
 }
 
 impl Worker {
     pub(super) fn new(reclaim: Reclaim, replica: Arc<Replica>) -> Worker {
-        let (waits, sorted) = Default::default();
-        Worker { reclaim, replica, waits, sorted }
+        let (waits, sorted, seen) = Default::default();
+        Worker { reclaim, replica, waits, sorted, seen }
     }
 
     /// Until somebody else leads.
@@ -120,11 +143,11 @@ impl Worker {
 
     /// Makes unused blocks of deleted pieces that have waited long enough.
     async fn sort(&mut self) -> Result<(), Failure> {
+        let applied = self.replica.group.status().applied.map_or(0, |index| index.0);
+        let waited = self.seen.waited(deleted_key(applied + 1, 0), self.reclaim.after, Instant::now());
         loop {
-            let waited_ms = u64::try_from(self.reclaim.after.as_millis()).unwrap_or(u64::MAX);
-            let until_ms = self.reclaim.clock.now_ms().saturating_sub(waited_ms);
-            let after = self.sorted.clone();
-            let last = match self.read(move |db| portion::deleted(db, &after, until_ms)).await? {
+            let (after, before) = (self.sorted.clone(), waited.clone());
+            let last = match self.read(move |db| portion::deleted(db, &after, &before)).await? {
                 Deleted::UpTo(last) => last,
                 Deleted::Young { oldest_ms } => {
                     self.waits.note_deleted(oldest_ms);
@@ -235,4 +258,29 @@ impl Worker {
 fn gone(found: &OfContainer, progress: &DiscardProgress) -> Vec<BlockKey> {
     let blocks = found.blocks.iter().enumerate();
     blocks.filter(|(at, _)| progress.is_gone(*at)).map(|(_, block)| *block).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_deleted_waits_by_no_clock() {
+        let (mut seen, begun) = (Seen::default(), Instant::now());
+        let after = Duration::from_secs(600);
+        let mut waited = |second: u64| {
+            let key = seen.waited(deleted_key(second, 0), after, begun + Duration::from_secs(second));
+            (0..=second).find(|at| deleted_key(*at, 0) == key)
+        };
+        for second in 0..600 {
+            assert_eq!(waited(second), None, "{second}");
+        }
+        for second in 600..2000 {
+            let waited = waited(second).unwrap();
+            assert!((second.saturating_sub(630)..=second - 600).contains(&waited), "{waited} at {second}");
+        }
+        assert!(seen.0.len() <= 22, "{}", seen.0.len());
+        let key = deleted_key(7, 0);
+        assert_eq!(Seen::default().waited(key.clone(), Duration::ZERO, begun), key, "nothing has to wait");
+    }
 }

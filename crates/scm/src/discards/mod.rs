@@ -3,6 +3,7 @@
 //! group asks again until it hears that they are gone, and so it does where another leader knows nothing.
 
 mod obstacle;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -13,13 +14,13 @@ use crate::replication::{ContainerView, Tasks};
 use crate::tables::container_state;
 use crate::view;
 use crate::world::World;
-pub(crate) use obstacle::Standing;
 use obstacle::{Clear, clear, deleted, is_dead};
 use planted::Bug;
 use proto::scm::{
     ContainerState, DiscardPortion, DiscardProgress, DiscardState, EmptiedContainer, NodeAddress,
     TakeDiscards, Task, TaskKind, TaskReport, task,
 };
+pub(crate) use standing::Standing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;

@@ -1,51 +1,14 @@
 //! What is in the way of discarding blocks of a container: a function of what is known of it. In doubt
 //! nothing is discarded.
 
+use super::standing::Standing;
 use crate::quality::{Discarded, Quality};
 use crate::replication::{ContainerView, NodeView, Tasks, known};
 use crate::tables::container_state;
 use crate::world::World;
 use planted::Bug;
-use proto::scm::{
-    ContainerReplica, ContainerState, DiscardProgress, DiscardState, EmptiedContainer, NodeState, TaskKind,
-};
+use proto::scm::{ContainerReplica, ContainerState, DiscardState, EmptiedContainer, NodeState, TaskKind};
 use types::{ContainerId, NodeId};
-
-/// How far a container has come, and what it waits for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Standing {
-    pub(crate) state: DiscardState,
-    pub(crate) why: String,
-    pub(crate) node: Option<NodeId>,
-}
-
-impl Standing {
-    pub(crate) fn of(state: DiscardState) -> Standing {
-        Standing { state, why: String::new(), node: None }
-    }
-
-    pub(crate) fn because(state: DiscardState, why: impl Into<String>) -> Standing {
-        Standing { why: why.into(), ..Standing::of(state) }
-    }
-
-    fn at(self, node: NodeId) -> Standing {
-        Standing { node: Some(node), ..self }
-    }
-
-    pub(super) fn troubled(why: impl Into<String>, node: NodeId) -> Standing {
-        Standing::because(DiscardState::DiscardTroubled, why).at(node)
-    }
-
-    pub(crate) fn to_proto(&self, container: ContainerId) -> DiscardProgress {
-        DiscardProgress {
-            container: container.0,
-            state: self.state.into(),
-            why: self.why.clone(),
-            node: self.node.map_or(0, |node| node.0),
-            ..DiscardProgress::default()
-        }
-    }
-}
 
 /// A closed container with nothing in the way: each replica that counts is good, closed, released, and on a
 /// node that speaks.

@@ -1,6 +1,6 @@
 //! What waits to be discarded in one container.
 
-use super::obstacle::Standing;
+use super::standing::Standing;
 use proto::scm::DiscardState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,12 +1,14 @@
 use super::counts::Counts;
-use super::machine::OBJECT_CLIENTS_FROM;
-use super::writer::BLOCKS_EACH;
 use crate::world::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use types::{BlockName, ContainerId};
 
+/// A writer's blocks have numbers from this times its own: they do not meet.
+pub(super) const BLOCKS_EACH: u64 = 1_000_000;
+/// The numbers of clients of objects, below those of the clients of schemes.
+pub(super) const OBJECT_CLIENTS_FROM: u64 = 500;
 /// Writers of this number and above write what objects name.
 const NAMED_FROM: u64 = OBJECT_CLIENTS_FROM;
 

@@ -2,7 +2,7 @@
 
 use super::deleter::Deleter;
 use super::gateways::{self, Gateway};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, OBJECT_CLIENTS_FROM};
 use super::memory_db::{MemoryDb, MemoryDbPlace, MemoryTables, MemoryTablesPlace};
 use super::mover::Mover;
 use super::objects::{ObjectClient, Objects, OmWay, create_bucket};
@@ -34,9 +34,7 @@ use types::{Clock, GroupId, OwnerId, ReplicaId};
 const START_AGAIN: Duration = Duration::from_millis(500);
 
 const OBJECT_CLIENTS: u64 = 3;
-/// Their numbers, below those of the clients of schemes.
-pub(super) const OBJECT_CLIENTS_FROM: u64 = 500;
-/// Their numbers, above those of all that write blocks.
+/// The numbers of gateways, above those of all that write blocks.
 const GATEWAYS_FROM: u64 = 1_000_000;
 const OBJECT_CHUNK_BYTES_MAX: u64 = 2000;
 
@@ -246,8 +244,6 @@ impl OmStart {
             timing: self.plan.scm.timing,
             snapshots: self.plan.scm.snapshots,
             db,
-            // The ledger reads what keys name no more, too: a deleter of its own has blocks go (`deleter.rs`). Clocks are far apart.
-            reclaim_after: Duration::MAX,
             ..OmOptions::default()
         };
         let clock = WorldClock::of(&self.plan, &self.address, context);

@@ -1,4 +1,4 @@
-use super::ledger::{Ledger, Written, contents};
+use super::ledger::{BLOCKS_EACH, Ledger, Written, contents};
 use super::scm_calls::ScmCalls;
 use bytes::Bytes;
 use disk::sim::Random;
@@ -31,9 +31,6 @@ pub(super) struct Writer {
     pub(super) chunk_bytes_max: u64,
     pub(super) tries: usize,
 }
-
-/// A writer's blocks have numbers from this times its own: they do not meet.
-pub(super) const BLOCKS_EACH: u64 = 1_000_000;
 
 /// The outcome of a chunk's last try.
 enum Tried {
