@@ -3,7 +3,6 @@
 
 use super::ledger::{Ledger, Written};
 use super::reader::{Way, read_checked};
-use super::run::Run;
 use super::scm_calls::ScmCalls;
 use super::view::{View, Views};
 use disk::sim::Random;
@@ -118,22 +117,6 @@ fn holders(info: &ContainerInfo) -> Vec<String> {
         is_closed && info.node_state() != NodeState::NodeDead && !info.disk_lost
     });
     has_it.filter_map(|info| info.node.as_ref()).map(|node| node.address.clone()).collect()
-}
-
-impl Run {
-    /// The block that waits to be called gone, if one does that need not wait for an operator.
-    pub(super) fn waits_to_be_gone(&self, view: &View) -> Option<String> {
-        let is_excused = |container: ContainerId| {
-            let info = view.containers.iter().find(|info| info.container == container.0);
-            match info {
-                Some(info) => self.losses.excuse(info),
-                None => self.is_lost_with_scm(container),
-            }
-        };
-        let filed = self.ledger.filed();
-        let waits = filed.iter().find(|written| !is_excused(written.block.container))?;
-        Some(format!("block {} is not gone, of {}", waits.block, filed.len()))
-    }
 }
 
 /// Good replicas of a closed container that have not discarded the same.

@@ -156,6 +156,20 @@ impl Run {
         }
     }
 
+    /// The block that waits to be called gone, if one does that need not wait for an operator.
+    fn waits_to_be_gone(&self, view: &View) -> Option<String> {
+        let is_excused = |container: ContainerId| {
+            let info = view.containers.iter().find(|info| info.container == container.0);
+            match info {
+                Some(info) => self.losses.excuse(info),
+                None => self.is_lost_with_scm(container),
+            }
+        };
+        let filed = self.ledger.filed();
+        let waits = filed.iter().find(|written| !is_excused(written.block.container))?;
+        Some(format!("block {} is not gone, of {}", waits.block, filed.len()))
+    }
+
     fn unsettled(&self) -> Option<String> {
         let away = self.nodes().find(|node| !self.gone.contains(node) && !self.is_running(*node));
         if let Some(node) = away {
