@@ -9,9 +9,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Bytes of a message in one frame: those of a chunk go in one or two, where HTTP/2's own 16 KiB make 64 of it, each
+/// Bytes of an answer in one frame: those of a chunk come in one or two, where HTTP/2's own 16 KiB make 64 of it, each
 /// with a read and a buffer of its own. What waits behind a frame waits for a MiB more at most.
-pub(crate) const FRAME_BYTES_MAX: u32 = 1 << 20;
+const FRAME_BYTES_MAX: u32 = 1 << 20;
 /// Unacknowledged bytes of a stream and of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {

@@ -78,6 +78,33 @@ async fn messages_of_a_stranger_cost_no_more_memory_than_their_bytes() {
 }
 
 /// A page that has given its own name our address (DNS rebinding), and one that sends to ours.
+/// Nine bytes, for which room for all that they announce would be taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frame_that_is_announced_as_larger_than_any_is_refused_by_its_head() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    const GO_AWAY: u8 = 7;
+    const FRAME_SIZE_ERROR: u8 = 6;
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, ready) = start_dev(dir.path());
+    let mut stranger = tokio::net::TcpStream::connect(&ready["RPC"]).await.unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let length = u32::to_be_bytes((64 << 10) + 1);
+    let data = [length[1], length[2], length[3], 0, 0, 0, 0, 0, 1];
+    let said = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings, &data].concat();
+    stranger.write_all(&said).await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(DEADLINE, stranger.read_to_end(&mut answer)).await.unwrap().unwrap();
+    let mut codes = Vec::new();
+    while let Some((head, rest)) = answer.split_at_checked(9) {
+        let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+        if head[3] == GO_AWAY {
+            codes.push(rest[7]);
+        }
+        answer = rest[length..].to_vec();
+    }
+    assert_eq!(codes, [FRAME_SIZE_ERROR]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_a_browser_do_not_write_the_registry() {
     let dir = tempfile::tempdir().unwrap();
