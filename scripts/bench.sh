@@ -7,7 +7,7 @@ usage: ./dev bench [NAME [arguments of the benchmark]]
 
 Builds the benchmark NAME of benches/, with the release binary when it measures that, and runs it. Without a name, lists the names.
 Temporary data goes to TMPDIR: point it at the disk to be measured. The first one of a checkout compiles everything again with optimization.
-What each takes as arguments is in benches/README.md; s3, blocks, namespace, wal and multiraft know --quick.
+What each takes as arguments is in benches/README.md; s3, blocks, namespace, space, wal and multiraft know --quick.
 
 build [--beside] [--tests] [--release] times what a new user waits for: a fresh clone with nothing in any cache but downloaded packages, until `ready`; with --beside also
 RocksDB as cargo compiles it, with --tests `./dev test` twice, with --release `./dev release --check`.
@@ -30,7 +30,7 @@ verb_bench() {
     ensure_build_environment
     cd "$root"
     case $name in
-    blocks | namespace | pipelines | s3)
+    blocks | namespace | pipelines | s3 | space)
         # Measures the release binary as a process of its own. One choice of features for both, as in build_binary.
         cargo build --locked --release --workspace --bin flotilla --bench "$name" >&2
         cargo bench --locked --workspace --bench "$name" -- "$@"

@@ -12,6 +12,7 @@ pub mod namespace;
 mod raw;
 pub mod s3;
 mod scrape;
+pub mod space;
 mod usage;
 pub mod wal;
 mod writer;

@@ -207,16 +207,20 @@ impl Client {
 
     /// The datanodes as SCM knows them, for `admin datanode list`.
     pub async fn list_datanodes(&self) -> Result<Vec<proto::scm::DatanodeInfo>, ClientError> {
-        let answer =
-            self.scm()?.list_datanodes(ListDatanodesRequest {}).await.map_err(proto::Failure::from)?;
+        let request = self.in_cluster(ListDatanodesRequest {});
+        let answer = self.scm()?.list_datanodes(request).await.map_err(proto::Failure::from)?;
         Ok(answer.into_inner().datanodes)
     }
 
     /// All pipelines SCM knows, closed ones too, for `admin pipeline list`.
     pub async fn list_pipelines(&self) -> Result<Vec<proto::scm::Pipeline>, ClientError> {
-        let answer =
-            self.scm()?.list_pipelines(ListPipelinesRequest {}).await.map_err(proto::Failure::from)?;
+        let request = self.in_cluster(ListPipelinesRequest {});
+        let answer = self.scm()?.list_pipelines(request).await.map_err(proto::Failure::from)?;
         Ok(answer.into_inner().pipelines)
+    }
+
+    fn in_cluster<T>(&self, request: T) -> tonic::Request<T> {
+        proto::in_cluster(tonic::Request::new(request), &self.view().cluster)
     }
 
     fn scm(&self) -> Result<ScmClient<rpc::Channel>, ClientError> {

@@ -36,10 +36,12 @@ impl ScmLink {
     }
 
     pub(crate) async fn register(&self, request: RegisterRequest) -> Result<RegisterResponse, Failure> {
+        let request = in_cluster(&request.cluster.clone(), request);
         self.call(async |client| client.register(request).await).await
     }
 
     pub(crate) async fn heartbeat(&self, request: HeartbeatRequest) -> Result<HeartbeatResponse, Failure> {
+        let request = in_cluster(&request.cluster.clone(), request);
         self.call(async |client| client.heartbeat(request).await).await
     }
 
@@ -74,6 +76,10 @@ impl ScmLink {
     }
 }
 
+fn in_cluster<T>(cluster: &str, request: T) -> tonic::Request<T> {
+    proto::in_cluster(tonic::Request::new(request), cluster)
+}
+
 impl ContainerAllocator for ScmLink {
     fn allocate(
         &self,
@@ -84,7 +90,7 @@ impl ContainerAllocator for ScmLink {
         let (link, cluster) = (self.clone(), cluster.to_owned());
         Box::pin(async move {
             let request = AllocateContainerRequest { pipeline: pipeline.0, after: after.0 };
-            let request = proto::in_cluster(tonic::Request::new(request), &cluster);
+            let request = in_cluster(&cluster, request);
             let answer = link.call(async |client| client.allocate_container(request).await).await?;
             Ok(ContainerId(answer.container))
         })

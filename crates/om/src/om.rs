@@ -27,7 +27,6 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
 use tonic::service::RoutesBuilder;
-use tonic::service::interceptor::InterceptedService;
 use types::Clock;
 
 /// As long as an election of SCM's may take, and more.
@@ -170,7 +169,7 @@ impl Om {
         let service = OmServer::new(self.service.clone())
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        routes.add_service(InterceptedService::new(service, ClusterGuard::new(here)));
+        routes.add_service(ClusterGuard::new(here).in_front_of(service));
     }
 
     /// The reason why the OM cannot do its work now, if there is one. Having no replica is none, once SCM has

@@ -1,7 +1,11 @@
 use crate::{Code, Failure, Retry};
+use futures::future::{Either, Ready, ready};
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
 use tonic::metadata::{AsciiMetadataKey, MetadataMap};
-use tonic::service::Interceptor;
+use tonic::server::NamedService;
 use tonic::{Request, Status};
 
 const CLUSTER: &str = "flotilla-cluster";
@@ -14,9 +18,9 @@ pub fn in_cluster<T>(mut request: Request<T>, cluster: &str) -> Request<T> {
     request
 }
 
-/// The cluster a call is meant for.
-fn cluster_of(metadata: &MetadataMap) -> Option<&str> {
-    metadata.get(CLUSTER)?.to_str().ok().filter(|cluster| !cluster.is_empty())
+/// The cluster that the refusal of a nameless call tells of.
+pub(crate) fn told_in(refusal: &MetadataMap) -> Option<&str> {
+    refusal.get(CLUSTER)?.to_str().ok().filter(|cluster| !cluster.is_empty())
 }
 
 /// Stands in front of each service: pipelines, containers and buckets have the same numbers and names in
@@ -25,25 +29,31 @@ fn cluster_of(metadata: &MetadataMap) -> Option<&str> {
 #[derive(Clone)]
 pub struct ClusterGuard {
     here: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    takes_strangers: bool,
+    for_strangers: &'static [&'static str],
 }
 
 impl ClusterGuard {
     /// A guard in front of what only members and clients of a cluster have to do with. Each call names the
     /// cluster. `here` is `None` until this process has joined one.
     pub fn new(here: impl Fn() -> Option<String> + Send + Sync + 'static) -> ClusterGuard {
-        ClusterGuard { here: Arc::new(here), takes_strangers: false }
+        ClusterGuard { here: Arc::new(here), for_strangers: &[] }
     }
 
-    /// A guard in front of what tells strangers which cluster it is: who names none is answered, who names
-    /// another is not.
-    pub fn taking_strangers(here: impl Fn() -> Option<String> + Send + Sync + 'static) -> ClusterGuard {
-        ClusterGuard { takes_strangers: true, ..ClusterGuard::new(here) }
+    /// The methods by which strangers hear which cluster this is, or join it: a call of these that names none
+    /// is answered, one that names another is not.
+    pub fn with_strangers_at(self, methods: &'static [&'static str]) -> ClusterGuard {
+        ClusterGuard { for_strangers: methods, ..self }
     }
 
-    pub fn check(&self, metadata: &MetadataMap) -> Result<(), Failure> {
-        let meant = cluster_of(metadata);
-        if meant.is_none() && self.takes_strangers {
+    pub fn in_front_of<S>(self, service: S) -> Guarded<S> {
+        Guarded { service, guard: self }
+    }
+
+    /// `path`: of a gRPC call, `/package.Service/Method`.
+    fn check(&self, path: &str, headers: &http::HeaderMap) -> Result<(), Status> {
+        let meant = headers.get(CLUSTER).and_then(|meant| meant.to_str().ok()).filter(|meant| !meant.is_empty());
+        let method = path.rsplit('/').next().unwrap_or_default();
+        if meant.is_none() && self.for_strangers.contains(&method) {
             return Ok(());
         }
         let Some(here) = (self.here)() else { return Ok(()) };
@@ -54,14 +64,44 @@ impl ClusterGuard {
             Some(meant) => format!("this node belongs to cluster `{here}`, the request to `{meant}`"),
             None => format!("this node belongs to cluster `{here}`, the request names none"),
         };
-        Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::WrongCluster, why) })
+        let failure = Failure { retry: Retry::Elsewhere, ..Failure::new(Code::WrongCluster, why) };
+        let mut refusal = Status::from(failure);
+        // Who named another has the wrong address, and is not to take this cluster for its own.
+        if let (None, Ok(here)) = (meant, here.parse()) {
+            refusal.metadata_mut().insert(AsciiMetadataKey::from_static(CLUSTER), here);
+        }
+        Err(refusal)
     }
 }
 
-impl Interceptor for ClusterGuard {
-    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        self.check(request.metadata())?;
-        Ok(request)
+/// A service that only calls of its own cluster reach.
+#[derive(Clone)]
+pub struct Guarded<S> {
+    service: S,
+    guard: ClusterGuard,
+}
+
+impl<S: NamedService> NamedService for Guarded<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S, B> Service<http::Request<B>> for Guarded<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<Body>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Either<S::Future, Ready<Result<S::Response, S::Error>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        match self.guard.check(request.uri().path(), request.headers()) {
+            Ok(()) => Either::Left(self.service.call(request)),
+            Err(refusal) => Either::Right(ready(Ok(refusal.into_http()))),
+        }
     }
 }
 
@@ -71,17 +111,23 @@ mod tests {
 
     #[test]
     fn a_call_gets_no_further_than_its_cluster() {
-        let code = |guard: &ClusterGuard, cluster: &str| {
+        let refusal = |guard: &ClusterGuard, method: &str, cluster: &str| {
             let call = in_cluster(Request::new(()), cluster);
-            guard.check(call.metadata()).err().map(|failure| failure.code)
+            let headers = call.metadata().clone().into_headers();
+            guard.check(&format!("/flotilla.scm.v1.Scm/{method}"), &headers).err()
         };
-        let blue = || Some("blue".to_owned());
-        let (strict, open) = (ClusterGuard::new(blue), ClusterGuard::taking_strangers(blue));
+        let code = |guard: &ClusterGuard, method: &str, cluster: &str| {
+            refusal(guard, method, cluster).map(|refusal| Failure::from(refusal).code)
+        };
+        let wrong = Some(Code::WrongCluster);
+        let blue = ClusterGuard::new(|| Some("blue".to_owned())).with_strangers_at(&["Register"]);
         let unborn = ClusterGuard::new(|| None);
-        assert_eq!((code(&strict, "blue"), code(&open, "blue")), (None, None));
-        assert_eq!(code(&strict, "red"), Some(Code::WrongCluster));
-        assert_eq!(code(&open, "red"), Some(Code::WrongCluster));
-        assert_eq!((code(&strict, ""), code(&open, "")), (Some(Code::WrongCluster), None));
-        assert_eq!((code(&unborn, ""), code(&unborn, "red")), (None, None));
+        for method in ["Register", "Heartbeat"] {
+            assert_eq!((code(&blue, method, "blue"), code(&blue, method, "red")), (None, wrong));
+            assert_eq!((code(&unborn, method, ""), code(&unborn, method, "red")), (None, None));
+        }
+        assert_eq!((code(&blue, "Register", ""), code(&blue, "Heartbeat", "")), (None, wrong));
+        let told = |cluster| told_in(refusal(&blue, "Heartbeat", cluster).unwrap().metadata()).map(str::to_owned);
+        assert_eq!((told(""), told("red")), (Some("blue".to_owned()), None));
     }
 }

@@ -20,16 +20,18 @@ mod discard;
 mod error;
 mod limits;
 mod lookup;
+mod naming;
 mod request_id;
 mod seeker;
 mod states;
 
 pub use bucket_place::{bucket_of, in_bucket};
 pub use change::ChangesBucket;
-pub use cluster::{ClusterGuard, in_cluster};
+pub use cluster::{ClusterGuard, Guarded, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};
 pub use error::{Code, Failure, Retry};
 pub use limits::{MessageLimit, SMALL, decode_asked};
+pub use naming::Naming;
 pub use request_id::{RequestId, as_request, request_of};
 pub use seeker::Seeker;
 

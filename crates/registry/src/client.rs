@@ -1,11 +1,12 @@
-use proto::registry::registry_client::RegistryClient as Grpc;
+use proto::registry::registry_client::RegistryClient as GrpcClient;
 use proto::registry::*;
-use proto::{Code, Failure, Retry, Seeker};
+use proto::{Code, Failure, Naming, Retry, Seeker};
 use rpc::{Channel, Channels, TcpConnector};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Response, Status, Streaming};
 use types::{Backoff, Clock};
 
@@ -24,8 +25,11 @@ pub struct RegistryClient {
 
 struct Shared {
     scm: Seeker,
+    naming: Naming,
     channels: Channels,
 }
+
+type Grpc = GrpcClient<InterceptedService<Channel, Naming>>;
 
 /// The failures after which a call may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,8 +55,8 @@ struct Attempt {
 impl RegistryClient {
     /// `scm`: "host:port", several separated by commas.
     pub fn new(scm: &str) -> Result<RegistryClient, Failure> {
-        let shared =
-            Shared { scm: Seeker::parse(scm)?, channels: Channels::new(Arc::new(TcpConnector::default())) };
+        let channels = Channels::new(Arc::new(TcpConnector::default()));
+        let shared = Shared { scm: Seeker::parse(scm)?, naming: Naming::default(), channels };
         Ok(RegistryClient { shared: Arc::new(shared) })
     }
 
@@ -205,7 +209,7 @@ impl RegistryClient {
         request: Q,
         repeat: Repeat,
         wait: Duration,
-        method: impl Fn(Grpc<Channel>, Q) -> F,
+        method: impl Fn(Grpc, Q) -> F,
     ) -> Result<A, Failure>
     where
         Q: Clone,
@@ -220,7 +224,7 @@ impl RegistryClient {
         request: Q,
         repeat: Repeat,
         wait: Duration,
-        method: impl Fn(Grpc<Channel>, Q) -> F,
+        method: impl Fn(Grpc, Q) -> F,
     ) -> Result<(String, A), Failure>
     where
         Q: Clone,
@@ -253,9 +257,10 @@ impl RegistryClient {
         address: &str,
         request: Q,
         within: Duration,
-        method: &impl Fn(Grpc<Channel>, Q) -> F,
+        method: &impl Fn(Grpc, Q) -> F,
     ) -> Result<A, Attempt>
     where
+        Q: Clone,
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let channel = self
@@ -263,8 +268,15 @@ impl RegistryClient {
             .channels
             .to(address)
             .map_err(|error| Attempt { failure: Failure::invalid(error), was_sent: false })?;
-        let grpc = Grpc::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
-        match tokio::time::timeout(within, method(grpc, request)).await {
+        let grpc = GrpcClient::with_interceptor(channel, self.shared.naming.clone());
+        let grpc = grpc.max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
+        let asking = async {
+            match method(grpc.clone(), request.clone()).await {
+                Err(refusal) if self.shared.naming.learn(&refusal) => method(grpc, request).await,
+                answer => answer,
+            }
+        };
+        match tokio::time::timeout(within, asking).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => {
                 let was_sent = !is_connect_error(&status);

@@ -21,11 +21,14 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
-use tonic::service::interceptor::InterceptedService;
 use types::{Clock, GroupId};
 
 /// A group of one elects itself; it only waits for its disk.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What who does not know the cluster yet asks: which it is, and to join it.
+const FOR_STRANGERS: [&str; 6] =
+    ["Register", "RegisterOm", "Introduce", "JoinScm", "Watch", "GetClusterStatus"];
 
 /// SCM's RocksDB in the metadata directory.
 const DB_DIR: &str = "db-scm";
@@ -150,12 +153,12 @@ impl Scm {
         let tables = self.leadership.tables.clone();
         let here =
             move || Some(tables.read(|tables| tables.cluster().to_owned())).filter(|id| !id.is_empty());
-        let guard = ClusterGuard::taking_strangers(here);
-        routes.add_service(InterceptedService::new(service, guard.clone()));
+        let guard = ClusterGuard::new(here);
+        routes.add_service(guard.clone().with_strangers_at(&FOR_STRANGERS).in_front_of(service));
         let registry = RegistryServer::new(RegistryService::new(self.leadership.clone(), self.stop.clone()))
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        routes.add_service(InterceptedService::new(registry, guard));
+        routes.add_service(guard.in_front_of(registry));
     }
 
     /// The cluster's id.

@@ -2,10 +2,11 @@
 
 use anyhow::Context;
 use proto::scm::scm_client::ScmClient;
-use proto::{Code, Failure, Retry, Seeker};
+use proto::{Code, Failure, Naming, Retry, Seeker};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
@@ -21,8 +22,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Calls go to the leader: to one of the addresses given, or to where that one says the leader is.
 pub(super) struct Scm {
     seeker: Seeker,
-    connected: Option<(String, ScmClient<Channel>)>,
+    naming: Naming,
+    connected: Option<(String, Client)>,
 }
+
+/// Each call names the cluster, once one of them was told which it is.
+type Client = ScmClient<InterceptedService<Channel, Naming>>;
 
 /// The failures after which a call may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,13 +42,13 @@ impl Scm {
     /// `addresses`: host:port, several separated by commas.
     pub(super) fn new(addresses: &str) -> anyhow::Result<Scm> {
         let seeker = Seeker::parse(addresses).context("address of SCM (--scm, FLOTILLA_SCM)")?;
-        Ok(Scm { seeker, connected: None })
+        Ok(Scm { seeker, naming: Naming::default(), connected: None })
     }
 
     /// A call that changes nothing.
     pub(super) async fn look<T>(
         &mut self,
-        call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
+        call: impl AsyncFn(&mut Client) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
         self.call(Repeat::Always, PATIENCE, call).await
     }
@@ -52,7 +57,7 @@ impl Scm {
     pub(super) async fn look_within<T>(
         &mut self,
         patience: Duration,
-        call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
+        call: impl AsyncFn(&mut Client) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
         self.call(Repeat::Always, patience, call).await
     }
@@ -60,7 +65,7 @@ impl Scm {
     /// A call that changes something.
     pub(super) async fn change<T>(
         &mut self,
-        call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
+        call: impl AsyncFn(&mut Client) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
         self.call(Repeat::IfRefused, PATIENCE, call).await
     }
@@ -71,7 +76,7 @@ impl Scm {
         &mut self,
         repeat: Repeat,
         patience: Duration,
-        call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
+        call: impl AsyncFn(&mut Client) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
         let give_up = Instant::now() + patience;
         let mut silent = BTreeSet::new();
@@ -99,6 +104,7 @@ impl Scm {
             };
             let failure = match tokio::time::timeout(within, call(&mut client)).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) if self.naming.learn(&status) => continue,
                 Ok(Err(status)) => Failure::from(status),
                 Err(_) => {
                     Failure::new(Code::OutcomeUnknown, format!("no answer from {address} in {within:?}"))
@@ -130,20 +136,20 @@ impl Scm {
         self.seeker.configured()
     }
 
-    async fn client(&mut self, address: &str) -> anyhow::Result<ScmClient<Channel>> {
+    async fn client(&mut self, address: &str) -> anyhow::Result<Client> {
         if let Some((_, client)) = self.connected.as_ref().filter(|(to, _)| to == address) {
             return Ok(client.clone());
         }
-        let client = connect(address).await?;
+        let client = connect(address, self.naming.clone()).await?;
         self.connected = Some((address.to_owned(), client.clone()));
         Ok(client)
     }
 }
 
-pub(super) async fn connect(address: &str) -> anyhow::Result<ScmClient<Channel>> {
+pub(super) async fn connect(address: &str, naming: Naming) -> anyhow::Result<Client> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint.with_context(|| format!("`{address}` is not host:port (--scm)"))?;
     let channel = endpoint.connect_timeout(CONNECT_MAX).timeout(ANSWER_MAX).connect().await;
     let channel = channel.with_context(|| format!("no SCM answers at {address} (--scm, FLOTILLA_SCM)"))?;
-    Ok(ScmClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX))
+    Ok(ScmClient::with_interceptor(channel, naming).max_decoding_message_size(proto::MESSAGE_BYTES_MAX))
 }

@@ -3,6 +3,7 @@
 use super::scm::{Scm, connect};
 use crate::table::{Cell, Tone, table};
 use futures::future::join_all;
+use proto::Naming;
 use proto::scm::{IntroduceRequest, IntroduceResponse, ScmReplica};
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ pub(super) async fn of_each(scm: &Scm) -> Vec<View> {
 }
 
 async fn ask(address: &str) -> anyhow::Result<IntroduceResponse> {
-    Ok(connect(address)
+    // To nobody's cluster: each says of which it is.
+    Ok(connect(address, Naming::default())
         .await?
         .introduce(IntroduceRequest {})
         .await

@@ -31,9 +31,12 @@ pub(crate) struct LoadArgs {
     /// Names or objects that were written with the same seed and sizes, for `lookups` and `read`
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub written: u64,
-    /// The first number, for `names` and `objects`: to go on where another run ended
+    /// The first number, for `names`, `objects`, `deletes` and `check`: to go on where another run ended
     #[arg(long, default_value_t = 0)]
     pub first: u64,
+    /// One in so many objects stays at `deletes`, and `check` finds those and no other; 0: none stays
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub stays: u64,
     /// Bytes of a name
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=1024))]
     pub name_bytes: u16,
@@ -65,6 +68,10 @@ pub(crate) enum Kind {
     Objects,
     /// Read an object of those that were written, whole
     Read,
+    /// Delete an object of those that were written, unless it stays
+    Deletes,
+    /// Read an object whole that stays, or find that one is not there that does not
+    Check,
     /// Put, read, list and delete, each client with names of its own and of this run, of which it knows what they must be
     Mixed,
 }

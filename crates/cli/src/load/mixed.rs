@@ -82,9 +82,7 @@ impl Mixed {
 
     async fn delete(&mut self, at: usize) -> Result<u64, Problem> {
         let name = &mut self.names[at];
-        let (run, key) = (&self.worker.run, self.worker.run.content.name(name.number));
-        let deleted = self.worker.client.delete_keys(S3_VOLUME, &run.bucket, vec![key], None).await;
-        let done = deleted.map(|_| 0).map_err(Problem::from);
+        let done = self.worker.delete(name.number).await;
         name.changed(None, &done);
         done
     }

@@ -51,6 +51,7 @@ pub(crate) async fn run(args: LoadArgs) -> anyhow::Result<u8> {
             object_bytes: args.object_bytes,
         },
         written: args.written,
+        stays: args.stays,
         drawn: types::random::random().random(),
         next: AtomicU64::new(args.first),
         end: args.first.saturating_add(count),

@@ -33,6 +33,8 @@ pub(super) struct Run {
     pub(super) bucket: String,
     pub(super) content: Content,
     pub(super) written: u64,
+    /// One in so many stays; 0: none.
+    pub(super) stays: u64,
     /// Drawn for this run.
     pub(super) drawn: u32,
     /// Numbers of operations; the next one, and the first that is too many.
@@ -47,6 +49,11 @@ impl Run {
     pub(super) fn next(&self) -> Option<u64> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         (number < self.end && !self.over.is_cancelled()).then_some(number)
+    }
+
+    /// Whether the object of that number outlives `deletes`.
+    pub(super) fn is_to_stay(&self, number: u64) -> bool {
+        self.stays > 0 && number.is_multiple_of(self.stays)
     }
 
     pub(super) fn note(&self, took: Duration, done: Result<u64, Problem>) {

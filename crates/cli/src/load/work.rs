@@ -5,6 +5,7 @@ use super::content::{Comparison, Version};
 use super::shared::{Problem, Run};
 use client::{Client, S3_VOLUME};
 use futures::StreamExt;
+use proto::Code;
 use proto::om::Key;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -52,12 +53,13 @@ impl Worker {
                 let key = self.look_up(of.number).await?;
                 self.check_name(of, &key, &content.key(of)).map(|()| 0)
             }
-            Kind::Read => {
-                let of = drawn();
-                let key = self.look_up(of.number).await?;
-                self.check_attributes(of, &key)?;
-                self.read(of, &key).await
+            Kind::Read => self.read_checked(drawn()).await,
+            Kind::Deletes if self.run.is_to_stay(operation) => Ok(0),
+            Kind::Deletes => self.delete(operation).await,
+            Kind::Check if self.run.is_to_stay(operation) => {
+                self.read_checked(Version::first(operation)).await
             }
+            Kind::Check => self.check_absent(operation).await,
             Kind::Mixed => unreachable!("each client of it knows what its names must be"),
         }
     }
@@ -78,6 +80,26 @@ impl Worker {
     pub(super) async fn look_up(&self, number: u64) -> Result<Key, Problem> {
         let name = self.run.content.name(number);
         Ok(self.client.lookup(S3_VOLUME, &self.run.bucket, &name).await?)
+    }
+
+    async fn read_checked(&self, of: Version) -> Result<u64, Problem> {
+        let key = self.look_up(of.number).await?;
+        self.check_attributes(of, &key)?;
+        self.read(of, &key).await
+    }
+
+    pub(super) async fn delete(&self, number: u64) -> Result<u64, Problem> {
+        let name = self.run.content.name(number);
+        self.client.delete_keys(S3_VOLUME, &self.run.bucket, vec![name], None).await?;
+        Ok(0)
+    }
+
+    async fn check_absent(&self, number: u64) -> Result<u64, Problem> {
+        match self.look_up(number).await {
+            Ok(key) => Err(Problem::Wrong(format!("{number} was deleted, and is {key:?}"))),
+            Err(Problem::Failed(error)) if error.code() == Some(Code::NoSuchKey) => Ok(0),
+            Err(problem) => Err(problem),
+        }
     }
 
     fn check_name(&self, of: Version, key: &Key, expected: &Key) -> Result<(), Problem> {

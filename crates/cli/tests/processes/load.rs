@@ -27,6 +27,9 @@ fn load_checks_what_it_reads() {
         ("objects --count 40 --object-bytes 100000 --seed 2", 40),
         ("objects --count 10 --first 40 --object-bytes 100000 --seed 2", 10),
         ("read --count 60 --written 50 --object-bytes 100000 --seed 2", 60),
+        ("check --count 50 --stays 1 --object-bytes 100000 --seed 2", 50),
+        ("deletes --count 50 --stays 5 --object-bytes 100000 --seed 2", 50),
+        ("check --count 50 --stays 5 --object-bytes 100000 --seed 2", 50),
         ("mixed --count 400 --clients 4 --object-bytes 5000", 400),
         // The names of a run before it are others.
         ("mixed --count 400 --clients 4 --object-bytes 5000", 400),
@@ -43,10 +46,12 @@ fn load_checks_what_it_reads() {
     // Not there.
     let done = load(&cluster, "read --count 2 --written 50 --object-bytes 100000 --seed 3");
     assert_eq!((done.status.code(), &total(&done)["failed"]), (Some(1), &2.into()), "{done:?}");
-    // Others than were written: longer ones, and with metadata.
+    assert!(load(&cluster, "objects --count 3 --object-bytes 100000 --seed 6").status.success());
+    // Others than were written: longer ones, and with metadata, and deleted ones.
     for (words, why) in [
         ("read --count 3 --written 50 --object-bytes 100001 --seed 2", "differs from byte 100000 on"),
         ("lookups --count 3 --written 200 --name-bytes 100 --metadata-bytes 301", "not with"),
+        ("check --count 3 --object-bytes 100000 --seed 6", "was deleted, and is"),
     ] {
         let done = load(&cluster, words);
         assert_eq!((done.status.code(), &total(&done)["wrong"]), (Some(3), &3.into()), "{words}: {done:?}");

@@ -7,7 +7,7 @@ mod read_memory;
 mod served;
 mod write;
 
-use proto::ClusterGuard;
+use proto::{ClusterGuard, Guarded};
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
     ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListDiscardsRequest,
@@ -18,7 +18,6 @@ use read_memory::Taken;
 pub(crate) use served::Served;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 use write::{ACKS_MAX, WriteStream};
 
@@ -39,12 +38,12 @@ impl Service {
         &self.served.read_memory
     }
 
-    pub(crate) fn into_server(self) -> InterceptedService<DatanodeServer<Service>, ClusterGuard> {
+    pub(crate) fn into_server(self) -> Guarded<DatanodeServer<Service>> {
         let disks = self.served.disks.clone();
         let server = DatanodeServer::new(self)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        InterceptedService::new(server, ClusterGuard::new(move || disks.cluster()))
+        ClusterGuard::new(move || disks.cluster()).in_front_of(server)
     }
 }
 

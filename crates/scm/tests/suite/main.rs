@@ -12,4 +12,5 @@ mod registry_members;
 mod replication;
 mod restart;
 mod server;
+mod strangers;
 mod watch;

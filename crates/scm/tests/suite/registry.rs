@@ -5,17 +5,15 @@ use crate::server::{DEADLINE, Server};
 use flotilla_scm::ScmOptions;
 use futures::StreamExt;
 use proto::registry::event::Change;
-use proto::registry::registry_client::RegistryClient;
 use proto::registry::watch_request::What;
 use proto::registry::*;
 use proto::scm::{DiskState, HeartbeatRequest};
 use proto::{Code, Failure};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-use tonic::transport::Channel;
 use types::{Clock, SystemClock};
 
-pub(crate) type Client = RegistryClient<Channel>;
+pub(crate) use crate::server::Registry as Client;
 
 pub(crate) async fn put_with(client: &mut Client, request: PutKeyRequest) -> Result<u64, Failure> {
     Ok(client.put_key(request).await?.into_inner().revision)

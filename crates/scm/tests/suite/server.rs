@@ -8,26 +8,43 @@ use raft::{AddressBook, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
 use rpc::server_builder;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use testkit::prometheus::Scrape;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tonic::service::RoutesBuilder;
-use tonic::transport::Channel;
+use tonic::service::interceptor::InterceptedService;
+use tonic::service::{Interceptor, RoutesBuilder};
+use tonic::transport::{Channel, Endpoint};
 use tonic::transport::server::TcpIncoming;
 use types::SystemClock;
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+pub(crate) type Client = ScmClient<InterceptedService<Channel, NameCluster>>;
+pub(crate) type Registry = RegistryClient<InterceptedService<Channel, NameCluster>>;
+
+/// Names the server's cluster in each call, once it belongs to one.
+#[derive(Clone)]
+pub(crate) struct NameCluster(Weak<Scm>);
+
+impl Interceptor for NameCluster {
+    fn call(&mut self, call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+        // Weak: a client must not keep the directory of a server that has stopped.
+        let cluster = self.0.upgrade().map(|scm| scm.cluster()).unwrap_or_default();
+        Ok(if cluster.is_empty() { call } else { proto::in_cluster(call, &cluster) })
+    }
+}
+
 /// An SCM on a free port, or where its options say.
 pub(crate) struct Server {
-    pub(crate) scm: Scm,
-    pub(crate) client: ScmClient<Channel>,
-    pub(crate) registry: RegistryClient<Channel>,
+    pub(crate) scm: Arc<Scm>,
+    pub(crate) address: String,
+    pub(crate) client: Client,
+    pub(crate) registry: Registry,
     host: RaftHost,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
@@ -66,9 +83,11 @@ impl Server {
             },
         );
         let served = tokio::spawn(async { serve.await.unwrap() });
-        let client = ScmClient::connect(format!("http://{address}")).await?;
-        let registry = RegistryClient::connect(format!("http://{address}")).await?;
-        Ok(Server { scm, client, registry, host, stop, served })
+        let scm = Arc::new(scm);
+        let channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
+        let client = ScmClient::with_interceptor(channel.clone(), NameCluster(Arc::downgrade(&scm)));
+        let registry = RegistryClient::with_interceptor(channel, NameCluster(Arc::downgrade(&scm)));
+        Ok(Server { scm, address, client, registry, host, stop, served })
     }
 
     /// Stops in the order of the server: services first, so that streams end and the port closes.

@@ -1,10 +1,15 @@
-use proto::Failure;
+use proto::scm::GetClusterStatusRequest;
 use proto::scm::scm_client::ScmClient;
+use proto::{Failure, Naming};
 use rpc::{Channel, Connector};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
+use tonic::service::interceptor::InterceptedService;
+use tonic::{Response, Status};
+
+pub(super) type Scm = ScmClient<InterceptedService<Channel, Naming>>;
 
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
@@ -13,23 +18,24 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 pub(super) struct ScmCalls {
     connector: Arc<dyn Connector>,
     addresses: Arc<Vec<String>>,
+    naming: Naming,
     at: Arc<AtomicUsize>,
 }
 
 impl ScmCalls {
     pub(super) fn new(connector: Arc<dyn Connector>, addresses: Vec<String>) -> ScmCalls {
-        ScmCalls { connector, addresses: Arc::new(addresses), at: Arc::default() }
+        ScmCalls { connector, addresses: Arc::new(addresses), naming: Naming::default(), at: Arc::default() }
     }
 
     /// One try; a failed one is followed by a try at the next member.
-    pub(super) async fn call<T, F>(&self, call: impl FnOnce(ScmClient<Channel>) -> F) -> Result<T, Failure>
+    pub(super) async fn call<T, F>(&self, call: impl FnOnce(Scm) -> F) -> Result<T, Failure>
     where
-        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+        F: Future<Output = Result<Response<T>, Status>>,
     {
         let at = self.at.load(Ordering::Relaxed);
         let channel = self.connector.connect(&self.addresses[at % self.addresses.len()]);
         let channel = channel.map_err(Failure::internal)?;
-        let answer = timeout(ANSWER_MAX, call(ScmClient::new(channel))).await;
+        let answer = timeout(ANSWER_MAX, self.ask(channel, call)).await;
         let answer = match answer {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),
             Ok(Err(status)) => Failure::from(status),
@@ -37,5 +43,17 @@ impl ScmCalls {
         };
         self.at.store(at + 1, Ordering::Relaxed);
         Err(answer)
+    }
+
+    async fn ask<T, F>(&self, channel: Channel, call: impl FnOnce(Scm) -> F) -> Result<Response<T>, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut scm = ScmClient::with_interceptor(channel, self.naming.clone());
+        if !self.naming.is_known() {
+            let status = scm.get_cluster_status(GetClusterStatusRequest {}).await?;
+            self.naming.know(&status.get_ref().cluster);
+        }
+        call(scm).await
     }
 }

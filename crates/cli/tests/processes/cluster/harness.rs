@@ -3,11 +3,13 @@
 use crate::binary;
 use crate::drills::{REST, Writers, Written, assert_all_there};
 use crate::s3::S3;
+use proto::Naming;
 use proto::scm::scm_client::ScmClient;
 use proto::scm::*;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, Detour, SECRET_KEY};
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
@@ -71,9 +73,12 @@ impl Default for Setup {
     }
 }
 
+type Scm = ScmClient<InterceptedService<Channel, Naming>>;
+
 pub(super) struct Drill {
     pub(super) cluster: Cluster,
-    scms: Vec<ScmClient<Channel>>,
+    scms: Vec<Scm>,
+    naming: Naming,
     pub(super) s3: S3,
 }
 
@@ -100,14 +105,15 @@ impl Drill {
         };
         let cluster = Cluster::start(binary(), &options);
         // Lazily: SCM may be away for a while, and is asked again.
+        let naming = Naming::default();
         let connect = |address: &String| {
             let uri = format!("http://{address}").parse().unwrap();
-            ScmClient::new(Channel::builder(uri).connect_lazy())
+            ScmClient::with_interceptor(Channel::builder(uri).connect_lazy(), naming.clone())
         };
         let scms = cluster.scm_addresses.iter().map(connect).collect();
         let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "drill");
         s3.create_bucket().await.unwrap();
-        Drill { cluster, scms, s3 }
+        Drill { cluster, scms, naming, s3 }
     }
 
     pub(super) fn writers(&self, first: u64) -> Writers {
@@ -133,13 +139,17 @@ impl Drill {
     /// whole call is repeated.
     pub(super) async fn scm<T>(
         &self,
-        call: impl AsyncFn(ScmClient<Channel>) -> Result<Response<T>, Status>,
+        call: impl AsyncFn(Scm) -> Result<Response<T>, Status>,
     ) -> T {
         let give_up = Instant::now() + LED_WITHIN;
         loop {
             let mut refusals = Vec::new();
             for scm in &self.scms {
-                match call(scm.clone()).await {
+                let mut answer = call(scm.clone()).await;
+                if answer.as_ref().is_err_and(|refusal| self.naming.learn(refusal)) {
+                    answer = call(scm.clone()).await;
+                }
+                match answer {
                     Ok(answer) => return answer.into_inner(),
                     Err(status) => refusals.push(status.message().to_owned()),
                 }

@@ -1,0 +1,179 @@
+//! How soon and at what cost deleted bytes come back on a whole cluster of processes. Ends with one line of JSON.
+//! `./dev bench space [--quick] [--small=N] [--large=N] [--reclaim-after=SECONDS]`
+
+use anyhow::{Context, ensure};
+use flotilla_benches::space::{SpaceCluster, Watch};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const REPLICAS: u64 = 3;
+const CONTAINER_BYTES_MAX: u64 = 64 * MIB;
+/// Of the objects one in so many stays.
+const STAYS: u64 = 10;
+const OVERWRITES: u64 = 10;
+/// From `--reclaim-after` on.
+const BACK_WITHIN: Duration = Duration::from_secs(300);
+/// What has not changed for so long is at its end.
+const STILL_FOR: Duration = Duration::from_secs(30);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+struct Plan {
+    /// Objects of 4 KiB, and of 64 KiB.
+    small: u64,
+    large: u64,
+    reclaim_after: Duration,
+}
+
+impl Plan {
+    fn of(arguments: &[String]) -> Result<Plan, String> {
+        let mut plan = Plan { small: 200_000, large: 20_000, reclaim_after: Duration::from_secs(10) };
+        let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
+        for argument in arguments {
+            let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
+            match (name, value) {
+                ("--quick", "") => (plan.small, plan.large) = (20_000, 2_000),
+                ("--small", value) => plan.small = number(value)?,
+                ("--large", value) => plan.large = number(value)?,
+                ("--reclaim-after", value) => plan.reclaim_after = Duration::from_secs(number(value)?),
+                _ => return Err(format!("unknown argument {argument}")),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn sizes(&self) -> [(u64, u64); 2] {
+        [(self.small, 4 * KIB), (self.large, 64 * KIB)]
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let plan = Plan::of(&arguments).unwrap_or_else(|wrong| {
+        eprintln!("{wrong}");
+        std::process::exit(2);
+    });
+    let deleted = deleted(&plan)?;
+    let overwritten = overwritten(&plan)?;
+    println!(
+        "{}",
+        json!({"bench": "space", "arguments": arguments, "deleted": deleted, "overwritten": overwritten})
+    );
+    Ok(())
+}
+
+/// Nine tenths of small and larger objects, which lie side by side in their containers, are deleted.
+fn deleted(plan: &Plan) -> anyhow::Result<Value> {
+    let cluster = SpaceCluster::start(plan.reclaim_after, CONTAINER_BYTES_MAX);
+    write(&cluster, plan)?;
+    let (written_bytes, blocks) = (cluster.disks().bytes(), 9 * (plan.small + plan.large) / STAYS);
+    let before = cluster.seconds();
+    for (count, bytes) in plan.sizes() {
+        let line = format!("deletes --count {count} --stays {STAYS} --clients 64 --object-bytes {bytes}");
+        cluster.load(&line)?;
+    }
+    let (deleting, deleted_at) = (since(&cluster, before), Instant::now());
+    let (before, from) = (cluster.seconds(), plan.reclaim_after);
+    let live_bytes = plan.sizes().iter().map(|(count, bytes)| count / STAYS * bytes * REPLICAS).sum::<u64>();
+    let of_live = |bytes: u64| bytes as f64 / live_bytes as f64;
+    let mut end = End::default();
+    let mut gone_after = None;
+    loop {
+        let elapsed = deleted_at.elapsed();
+        if gone_after.is_none() && cluster.waiting()? == 0 {
+            gone_after = Some(elapsed.saturating_sub(from));
+        }
+        let is_still = end.is_still(cluster.disks().bytes());
+        if (gone_after.is_some() && is_still) || elapsed > from + BACK_WITHIN {
+            break;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    let reclaiming = since(&cluster, before);
+    for (count, bytes) in plan.sizes() {
+        let line = format!("check --count {count} --stays {STAYS} --clients 16 --object-bytes {bytes}");
+        cluster.load(&line).context("what is left is not what it should be")?;
+    }
+    let (disks, containers) = (cluster.disks().bytes(), cluster.containers().bytes());
+    let seconds = gone_after.map(|after| after.as_secs_f64());
+    let cpu_ms = |spent: &[(&str, f64)]| spent.iter().map(|(_, seconds)| seconds).sum::<f64>() * 1e3;
+    let figures = json!({
+        "blocks": blocks, "written_bytes": written_bytes, "live_bytes": live_bytes, "disk_bytes": disks, "container_bytes": containers,
+        "of_live": of_live(disks), "containers_of_live": of_live(containers), "least_after_seconds": end.since(deleted_at, from),
+        "gone_after_seconds": seconds, "blocks_per_second": seconds.map(|seconds| blocks as f64 / seconds),
+        "cpu_ms_per_block": cpu_ms(&reclaiming) / blocks as f64, "cpu_ms_per_delete": cpu_ms(&deleting) / blocks as f64,
+        "cpu_seconds": by_name(&reclaiming), "resident_mib": by_name(&cluster.resident_bytes().map(|(name, bytes)| (name, (bytes / MIB) as f64))),
+    });
+    println!("nine of ten deleted: {figures:#}");
+    Ok(figures)
+}
+
+/// The same objects are written again and again.
+fn overwritten(plan: &Plan) -> anyhow::Result<Value> {
+    let cluster = SpaceCluster::start(plan.reclaim_after, CONTAINER_BYTES_MAX);
+    let small = |rest: &str| format!("objects --count {} --clients 64 --object-bytes {} {rest}", plan.small, 4 * KIB);
+    cluster.load(&small(""))?;
+    let (first, watch) = (cluster.disks().bytes(), Watch::start(&cluster.disks()));
+    let begun = Instant::now();
+    for _ in 0..OVERWRITES {
+        cluster.load(&small(""))?;
+    }
+    let took = begun.elapsed();
+    let live_bytes = plan.small * 4 * KIB * REPLICAS;
+    let check = format!("check --count {} --stays 1 --clients 16 --object-bytes {}", plan.small, 4 * KIB);
+    cluster.load(&check).context("what was overwritten is not what it should be")?;
+    let most = watch.most_bytes();
+    ensure!(most > 0, "nobody looked");
+    let figures = json!({
+        "objects": plan.small, "times": OVERWRITES, "seconds": took.as_secs_f64(), "live_bytes": live_bytes,
+        "first_of_live": first as f64 / live_bytes as f64, "most_of_live": most as f64 / live_bytes as f64,
+    });
+    println!("overwritten {OVERWRITES} times: {figures:#}");
+    Ok(figures)
+}
+
+fn write(cluster: &SpaceCluster, plan: &Plan) -> anyhow::Result<()> {
+    // Side by side, so that containers have both.
+    std::thread::scope(|scope| {
+        let loads = plan.sizes().map(|(count, bytes)| {
+            let line = format!("objects --count {count} --clients 32 --object-bytes {bytes}");
+            scope.spawn(move || cluster.load(&line))
+        });
+        loads.into_iter().try_for_each(|load| load.join().expect("it does not panic").map(drop))
+    })
+}
+
+type Spent = Vec<(&'static str, f64)>;
+
+fn since(cluster: &SpaceCluster, before: [(&'static str, f64); 3]) -> Spent {
+    let after = cluster.seconds();
+    after.iter().zip(before).map(|((name, after), (_, before))| (*name, after - before)).collect()
+}
+
+fn by_name(figures: &[(&'static str, f64)]) -> Value {
+    figures.iter().map(|(name, figure)| ((*name).to_owned(), json!(figure))).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// When directories have stopped to shrink.
+#[derive(Default)]
+struct End {
+    least: Option<(u64, Instant)>,
+}
+
+impl End {
+    fn is_still(&mut self, bytes: u64) -> bool {
+        match self.least {
+            // A little more or less goes on all the time.
+            Some((least, since)) if bytes + MIB >= least => since.elapsed() >= STILL_FOR,
+            _ => {
+                self.least = Some((bytes, Instant::now()));
+                false
+            }
+        }
+    }
+
+    fn since(&self, deleted_at: Instant, from: Duration) -> Option<f64> {
+        self.least.map(|(_, at)| (at - deleted_at).saturating_sub(from).as_secs_f64())
+    }
+}
