@@ -112,7 +112,8 @@ fn deleted(plan: &Plan) -> anyhow::Result<Value> {
 /// The same objects are written again and again.
 fn overwritten(plan: &Plan) -> anyhow::Result<Value> {
     let cluster = SpaceCluster::start(plan.reclaim_after, CONTAINER_BYTES_MAX);
-    let small = |rest: &str| format!("objects --count {} --clients 64 --object-bytes {} {rest}", plan.small, 4 * KIB);
+    let small =
+        |rest: &str| format!("objects --count {} --clients 64 --object-bytes {} {rest}", plan.small, 4 * KIB);
     cluster.load(&small(""))?;
     let (first, watch) = (cluster.disks().bytes(), Watch::start(&cluster.disks()));
     let begun = Instant::now();
@@ -152,7 +153,11 @@ fn since(cluster: &SpaceCluster, before: [(&'static str, f64); 3]) -> Spent {
 }
 
 fn by_name(figures: &[(&'static str, f64)]) -> Value {
-    figures.iter().map(|(name, figure)| ((*name).to_owned(), json!(figure))).collect::<serde_json::Map<_, _>>().into()
+    figures
+        .iter()
+        .map(|(name, figure)| ((*name).to_owned(), json!(figure)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 /// When directories have stopped to shrink.

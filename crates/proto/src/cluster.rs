@@ -51,7 +51,8 @@ impl ClusterGuard {
 
     /// `path`: of a gRPC call, `/package.Service/Method`.
     fn check(&self, path: &str, headers: &http::HeaderMap) -> Result<(), Status> {
-        let meant = headers.get(CLUSTER).and_then(|meant| meant.to_str().ok()).filter(|meant| !meant.is_empty());
+        let meant =
+            headers.get(CLUSTER).and_then(|meant| meant.to_str().ok()).filter(|meant| !meant.is_empty());
         let method = path.rsplit('/').next().unwrap_or_default();
         if meant.is_none() && self.for_strangers.contains(&method) {
             return Ok(());
@@ -127,7 +128,8 @@ mod tests {
             assert_eq!((code(&unborn, method, ""), code(&unborn, method, "red")), (None, None));
         }
         assert_eq!((code(&blue, "Register", ""), code(&blue, "Heartbeat", "")), (None, wrong));
-        let told = |cluster| told_in(refusal(&blue, "Heartbeat", cluster).unwrap().metadata()).map(str::to_owned);
+        let told =
+            |cluster| told_in(refusal(&blue, "Heartbeat", cluster).unwrap().metadata()).map(str::to_owned);
         assert_eq!((told(""), told("red")), (Some("blue".to_owned()), None));
     }
 }

@@ -27,9 +27,10 @@ fn load_checks_what_it_reads() {
         ("objects --count 40 --object-bytes 100000 --seed 2", 40),
         ("objects --count 10 --first 40 --object-bytes 100000 --seed 2", 10),
         ("read --count 60 --written 50 --object-bytes 100000 --seed 2", 60),
-        ("check --count 50 --stays 1 --object-bytes 100000 --seed 2", 50),
-        ("deletes --count 50 --stays 5 --object-bytes 100000 --seed 2", 50),
-        ("check --count 50 --stays 5 --object-bytes 100000 --seed 2", 50),
+        ("objects --count 20 --object-bytes 100000 --seed 7", 20),
+        ("check --count 20 --stays 1 --object-bytes 100000 --seed 7", 20),
+        ("deletes --count 20 --stays 5 --object-bytes 100000 --seed 7", 20),
+        ("check --count 20 --stays 5 --object-bytes 100000 --seed 7", 20),
         ("mixed --count 400 --clients 4 --object-bytes 5000", 400),
         // The names of a run before it are others.
         ("mixed --count 400 --clients 4 --object-bytes 5000", 400),

@@ -7,12 +7,12 @@ mod read_memory;
 mod served;
 mod write;
 
-use proto::{ClusterGuard, Guarded};
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
     ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListDiscardsRequest,
     ListWritableRequest, ListWritableResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
 };
+use proto::{ClusterGuard, Guarded};
 pub(crate) use read_memory::ReadMemory;
 use read_memory::Taken;
 pub(crate) use served::Served;

@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::service::interceptor::InterceptedService;
 use tonic::service::{Interceptor, RoutesBuilder};
-use tonic::transport::{Channel, Endpoint};
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint};
 use types::SystemClock;
 
 /// Longer than anything takes on a busy machine.

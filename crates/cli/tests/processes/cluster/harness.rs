@@ -137,10 +137,7 @@ impl Drill {
 
     /// The answer of the SCM that leads, as soon as one does. It may lose the lead at any moment, so the
     /// whole call is repeated.
-    pub(super) async fn scm<T>(
-        &self,
-        call: impl AsyncFn(Scm) -> Result<Response<T>, Status>,
-    ) -> T {
+    pub(super) async fn scm<T>(&self, call: impl AsyncFn(Scm) -> Result<Response<T>, Status>) -> T {
         let give_up = Instant::now() + LED_WITHIN;
         loop {
             let mut refusals = Vec::new();
