@@ -70,8 +70,7 @@ fn deleted(plan: &Plan) -> anyhow::Result<Value> {
     let (written_bytes, blocks) = (cluster.disks().bytes(), 9 * (plan.small + plan.large) / STAYS);
     let before = cluster.seconds();
     for (count, bytes) in plan.sizes() {
-        let line = format!("deletes --count {count} --stays {STAYS} --clients 64 --object-bytes {bytes}");
-        cluster.load(&line)?;
+        cluster.load(&format!("deletes {} --stays {STAYS} --clients 64", objects(count, bytes)))?;
     }
     let (deleting, deleted_at) = (since(&cluster, before), Instant::now());
     let (before, from) = (cluster.seconds(), plan.reclaim_after);
@@ -92,7 +91,7 @@ fn deleted(plan: &Plan) -> anyhow::Result<Value> {
     }
     let reclaiming = since(&cluster, before);
     for (count, bytes) in plan.sizes() {
-        let line = format!("check --count {count} --stays {STAYS} --clients 16 --object-bytes {bytes}");
+        let line = format!("check {} --stays {STAYS} --clients 16", objects(count, bytes));
         cluster.load(&line).context("what is left is not what it should be")?;
     }
     let (disks, containers) = (cluster.disks().bytes(), cluster.containers().bytes());
@@ -112,18 +111,18 @@ fn deleted(plan: &Plan) -> anyhow::Result<Value> {
 /// The same objects are written again and again.
 fn overwritten(plan: &Plan) -> anyhow::Result<Value> {
     let cluster = SpaceCluster::start(plan.reclaim_after, CONTAINER_BYTES_MAX);
-    let small =
-        |rest: &str| format!("objects --count {} --clients 64 --object-bytes {} {rest}", plan.small, 4 * KIB);
-    cluster.load(&small(""))?;
+    let small = objects(plan.small, 4 * KIB);
+    let again = format!("objects {small} --clients 64");
+    cluster.load(&again)?;
     let (first, watch) = (cluster.disks().bytes(), Watch::start(&cluster.disks()));
     let begun = Instant::now();
     for _ in 0..OVERWRITES {
-        cluster.load(&small(""))?;
+        cluster.load(&again)?;
     }
     let took = begun.elapsed();
     let live_bytes = plan.small * 4 * KIB * REPLICAS;
-    let check = format!("check --count {} --stays 1 --clients 16 --object-bytes {}", plan.small, 4 * KIB);
-    cluster.load(&check).context("what was overwritten is not what it should be")?;
+    let check = cluster.load(&format!("check {small} --stays 1 --clients 16"));
+    check.context("what was overwritten is not what it should be")?;
     let most = watch.most_bytes();
     ensure!(most > 0, "nobody looked");
     let figures = json!({
@@ -134,11 +133,16 @@ fn overwritten(plan: &Plan) -> anyhow::Result<Value> {
     Ok(figures)
 }
 
+/// Objects of one size, with names of their own.
+fn objects(count: u64, bytes: u64) -> String {
+    format!("--count {count} --object-bytes {bytes} --seed {bytes}")
+}
+
 fn write(cluster: &SpaceCluster, plan: &Plan) -> anyhow::Result<()> {
     // Side by side, so that containers have both.
     std::thread::scope(|scope| {
         let loads = plan.sizes().map(|(count, bytes)| {
-            let line = format!("objects --count {count} --clients 32 --object-bytes {bytes}");
+            let line = format!("objects {} --clients 32", objects(count, bytes));
             scope.spawn(move || cluster.load(&line))
         });
         loads.into_iter().try_for_each(|load| load.join().expect("it does not panic").map(drop))
