@@ -83,6 +83,7 @@ verb_fuzz() {
 help_drill() {
     cat <<'HELP'
 usage: ./dev drill raft|cluster|doors [--repeat N] [--only NAME]
+       ./dev drill space [--minutes N] [--seed S]
 
 raft: processes with Raft groups on this machine, reaching each other through proxies that hold back or cut what they say, under
 load: a node cut off from all, a node that does not hear the leader, kill -9 of leaders, a rolling restart,
@@ -112,17 +113,22 @@ at S3, HTTP, gRPC and DNS, and huge heads, forms and bodies that lie at S3. (Wha
 its p99 beside a crowd is at most 1.5 times that of the seconds just before the crowd came (the median of the seven; not beside garbage, which is work). N times (1 when
 not given), five minutes each. The last line is JSON: for each crowd p50 and p99 of the honest client with and without it, their ratios, the gateway's memory, open files.
 The same with small crowds, once, as a test:  ./dev test 'cli/processes strangers::'
+
+space: for N minutes (5 when not given) clients write, overwrite, delete and read objects and begin uploads that end nowhere, while gateways (in the middle of their
+PUTs), OM, SCMs and datanodes are killed with -9 and come back. No read may have other bytes than the name may have. Then nine of ten names are deleted: all of it must go,
+and what stays must be there to the byte. S chooses who is killed when. The last line is JSON: operations, kills, what is left on the disks, of what is live.
+For some seconds, as a test:  ./dev test 'cli/processes space_drill::'
 HELP
 }
 
 verb_drill() {
-    local repeat=1 only="" report status=0 which
+    local repeat=1 only="" minutes=5 seed=1 report status=0 which
     case ${1:-} in
-    raft | cluster | doors)
+    raft | cluster | doors | space)
         which=$1
         shift
         ;;
-    *) usage_error drill "which drill? there are: raft, cluster, doors" ;;
+    *) usage_error drill "which drill? there are: raft, cluster, doors, space" ;;
     esac
     while [[ $# -gt 0 ]]; do
         case $1 in
@@ -134,6 +140,14 @@ verb_drill() {
         --only)
             [[ $which == cluster && ${2:-} =~ ^[a-z-]+$ ]] || usage_error drill "$1 needs the name of a drill of the cluster"
             only=$2
+            shift 2
+            ;;
+        --minutes | --seed)
+            [[ $which == space && ${2:-} =~ ^[0-9]{1,18}$ ]] || usage_error drill "$1 needs a number, and is of space"
+            case $1 in
+            --minutes) minutes=$2 ;;
+            --seed) seed=$2 ;;
+            esac
             shift 2
             ;;
         *) usage_error drill "what is '$1'?" ;;
@@ -154,9 +168,15 @@ verb_drill() {
         result='\{"strangers_drill".*'
         # Every connection is an open file, here and there; where more may not be had the drill says what it leaves out.
         ulimit -n 65536 2>/dev/null || ulimit -n "$(ulimit -Hn)"
+    elif [[ $which == space ]]; then
+        target=(--test processes -- --exact space_drill::drill)
+        result='\{"acknowledged".*"space_drill".*'
     else
         # These run the finished binary too, and find it beside their own.
         cargo build --locked --workspace --bin flotilla --test drills >&2
+    fi
+    if [[ $which == space ]]; then
+        export FLOTILLA_DRILL_MINUTES=$minutes FLOTILLA_DRILL_SEED=$seed
     fi
     FLOTILLA_DRILL_REPEAT=$repeat FLOTILLA_DRILL_ONLY=$only cargo test --locked --workspace "${target[@]}" --ignored --nocapture 2>&1 | tee "$report" >&2 || status=$?
     grep -oE "$result" "$report" || die "the drills ended without a result"

@@ -1,9 +1,9 @@
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use testkit::disk_bytes;
 
 /// Between two looks at directories.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -21,16 +21,6 @@ impl Room {
 
     pub fn bytes(&self) -> u64 {
         self.directories.iter().map(|directory| disk_bytes(directory)).sum()
-    }
-}
-
-/// What all below takes. What goes meanwhile takes nothing.
-fn disk_bytes(path: &Path) -> u64 {
-    let Ok(metadata) = std::fs::symlink_metadata(path) else { return 0 };
-    let below = || std::fs::read_dir(path).into_iter().flatten().flatten();
-    match metadata.is_dir() {
-        true => below().map(|entry| disk_bytes(&entry.path())).sum(),
-        false => metadata.blocks() * 512,
     }
 }
 

@@ -7,7 +7,9 @@ mod cluster;
 mod ports;
 mod process;
 pub mod prometheus;
+mod room;
 
 pub use cluster::{ACCESS_KEY, Cluster, ClusterOptions, Detour, SECRET_KEY};
 pub use ports::free_addresses;
 pub use process::{Process, Ready};
+pub use room::disk_bytes;

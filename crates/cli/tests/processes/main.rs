@@ -30,6 +30,7 @@ mod reset;
 mod s3;
 mod scm_members;
 mod service_manager;
+mod space_drill;
 mod strangers;
 mod volumes;
 mod wrong_bytes;

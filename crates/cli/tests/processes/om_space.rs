@@ -3,10 +3,8 @@
 use crate::binary;
 use crate::commands::{admin_json, flotilla};
 use crate::s3::S3;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
-use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY, disk_bytes};
 
 const OBJECTS: usize = 72;
 /// Of these one in so many stays.
@@ -83,24 +81,13 @@ async fn check(s3: &S3, wanted: impl Fn(usize) -> Option<usize>) {
     }
 }
 
-/// What all files below take on their disk, as `du` counts.
-fn disk_bytes(path: &Path) -> u64 {
-    // What goes meanwhile takes nothing.
-    let Ok(metadata) = std::fs::symlink_metadata(path) else { return 0 };
-    let below = || std::fs::read_dir(path).into_iter().flatten().flatten();
-    match metadata.is_dir() {
-        true => below().map(|entry| disk_bytes(&entry.path())).sum(),
-        false => metadata.blocks() * 512,
-    }
-}
-
 /// What the containers of all datanodes take.
 fn containers_bytes(cluster: &Cluster) -> u64 {
     (0..3).map(|datanode| disk_bytes(&cluster.disk(datanode, 0).join("containers"))).sum()
 }
 
 /// What waits: pieces, blocks, and those that should not.
-fn waiting(cluster: &Cluster) -> (u64, u64, u64) {
+pub(crate) fn waiting(cluster: &Cluster) -> (u64, u64, u64) {
     let groups = admin_json(&cluster.scm_address, &["om", "unused"]);
     let sum = |name: &str| {
         groups.as_array().unwrap().iter().map(|group| group[name].as_u64().unwrap_or(u64::MAX / 64)).sum()

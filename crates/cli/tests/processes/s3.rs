@@ -1,3 +1,4 @@
+use rusty_s3::actions::CreateMultipartUpload;
 use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
 use std::time::Duration;
 
@@ -63,6 +64,26 @@ impl S3 {
     pub(crate) async fn delete(&self, key: &str) -> Result<(), String> {
         let url = self.bucket.delete_object(Some(&self.credentials), key).sign(SIGNED_FOR);
         self.send(self.http.delete(url)).await.map(drop)
+    }
+
+    /// The upload's id.
+    pub(crate) async fn begin_upload(&self, key: &str) -> Result<String, String> {
+        let url = self.bucket.create_multipart_upload(Some(&self.credentials), key).sign(SIGNED_FOR);
+        let answer = self.send(self.http.post(url)).await?;
+        let answer = String::from_utf8_lossy(&answer);
+        let begun = CreateMultipartUpload::parse_response(&*answer).map_err(|why| format!("{why:?}"))?;
+        Ok(begun.upload_id().to_owned())
+    }
+
+    pub(crate) async fn put_part(
+        &self,
+        key: &str,
+        upload: &str,
+        part: u16,
+        body: Vec<u8>,
+    ) -> Result<(), String> {
+        let url = self.bucket.upload_part(Some(&self.credentials), key, part, upload).sign(SIGNED_FOR);
+        self.send(self.http.put(url).body(body)).await.map(drop)
     }
 
     /// `false` when the server says that there is something in it.
