@@ -83,7 +83,7 @@ verb_fuzz() {
 help_drill() {
     cat <<'HELP'
 usage: ./dev drill raft|cluster|doors [--repeat N] [--only NAME]
-       ./dev drill space [--minutes N] [--seed S]
+       ./dev drill space|om [--minutes N] [--seed S]
 
 raft: processes with Raft groups on this machine, reaching each other through proxies that hold back or cut what they say, under
 load: a node cut off from all, a node that does not hear the leader, kill -9 of leaders, a rolling restart,
@@ -118,17 +118,21 @@ space: for N minutes (5 when not given) clients write, overwrite, delete and rea
 PUTs), OM, SCMs and datanodes are killed with -9 and come back. No read may have other bytes than the name may have. Then nine of ten names are deleted: all of it must go,
 and what stays must be there to the byte. S chooses who is killed when. The last line is JSON: operations, kills, what is left on the disks, of what is live.
 For some seconds, as a test:  ./dev test 'cli/processes space_drill::'
+
+om: for N minutes (5 when not given) clients make and delete buckets, and put (on conditions too), read, list and delete one key in each, while the buckets move from group
+to group and the three OMs are killed with -9 or stand still. Each bucket's history of questions and answers must be one that could have happened (Wing and Gong's search).
+The last line is JSON: calls, histories, harm, moves, the longest call. For some seconds, as a test:  ./dev test 'cli/processes om_drill::'
 HELP
 }
 
 verb_drill() {
     local repeat=1 only="" minutes=5 seed=1 report status=0 which
     case ${1:-} in
-    raft | cluster | doors | space)
+    raft | cluster | doors | space | om)
         which=$1
         shift
         ;;
-    *) usage_error drill "which drill? there are: raft, cluster, doors, space" ;;
+    *) usage_error drill "which drill? there are: raft, cluster, doors, space, om" ;;
     esac
     while [[ $# -gt 0 ]]; do
         case $1 in
@@ -143,7 +147,7 @@ verb_drill() {
             shift 2
             ;;
         --minutes | --seed)
-            [[ $which == space && ${2:-} =~ ^[0-9]{1,18}$ ]] || usage_error drill "$1 needs a number, and is of space"
+            [[ $which =~ ^(space|om)$ && ${2:-} =~ ^[0-9]{1,18}$ ]] || usage_error drill "$1 needs a number, and is of space and om"
             case $1 in
             --minutes) minutes=$2 ;;
             --seed) seed=$2 ;;
@@ -171,11 +175,14 @@ verb_drill() {
     elif [[ $which == space ]]; then
         target=(--test processes -- --exact space_drill::drill)
         result='\{"acknowledged".*"space_drill".*'
+    elif [[ $which == om ]]; then
+        target=(--test processes -- --exact om_drill::drill)
+        result='\{"calls".*"drill":"om".*'
     else
         # These run the finished binary too, and find it beside their own.
         cargo build --locked --workspace --bin flotilla --test drills >&2
     fi
-    if [[ $which == space ]]; then
+    if [[ $which =~ ^(space|om)$ ]]; then
         export FLOTILLA_DRILL_MINUTES=$minutes FLOTILLA_DRILL_SEED=$seed
     fi
     FLOTILLA_DRILL_REPEAT=$repeat FLOTILLA_DRILL_ONLY=$only cargo test --locked --workspace "${target[@]}" --ignored --nocapture 2>&1 | tee "$report" >&2 || status=$?

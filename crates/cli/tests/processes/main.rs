@@ -20,6 +20,7 @@ mod locks;
 mod old_directories;
 mod om_backup;
 mod om_buckets;
+mod om_drill;
 mod om_members;
 mod om_moves;
 mod om_names;
