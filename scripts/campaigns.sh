@@ -84,6 +84,7 @@ help_drill() {
     cat <<'HELP'
 usage: ./dev drill raft|cluster|doors [--repeat N] [--only NAME]
        ./dev drill space|om [--minutes N] [--seed S]
+       ./dev drill clients
 
 raft: processes with Raft groups on this machine, reaching each other through proxies that hold back or cut what they say, under
 load: a node cut off from all, a node that does not hear the leader, kill -9 of leaders, a rolling restart,
@@ -122,17 +123,25 @@ For some seconds, as a test:  ./dev test 'cli/processes space_drill::'
 om: for N minutes (5 when not given) clients make and delete buckets, and put (on conditions too), read, list and delete one key in each, while the buckets move from group
 to group and the three OMs are killed with -9 or stand still. Each bucket's history of questions and answers must be one that could have happened (Wing and Gong's search).
 The last line is JSON: calls, histories, harm, moves, the longest call. For some seconds, as a test:  ./dev test 'cli/processes om_drill::'
+
+clients: the stock S3 clients of ./dev test, against three OMs of which one after the other is killed with -9 and comes back. All must pass as they do without
+that. The last line is JSON: steps that passed and failed, kills.
 HELP
 }
 
 verb_drill() {
     local repeat=1 only="" minutes=5 seed=1 report status=0 which
     case ${1:-} in
+    clients)
+        [[ $# -eq 1 ]] || usage_error drill "clients takes no arguments"
+        drill_clients
+        return
+        ;;
     raft | cluster | doors | space | om)
         which=$1
         shift
         ;;
-    *) usage_error drill "which drill? there are: raft, cluster, doors, space, om" ;;
+    *) usage_error drill "which drill? there are: raft, cluster, doors, space, om, clients" ;;
     esac
     while [[ $# -gt 0 ]]; do
         case $1 in

@@ -116,15 +116,7 @@ test_clients() {
         failed=$((failed + 1))
         return
     fi
-    # The clients see this store and nothing of the person's own AWS set-up or proxies.
-    env -u AWS_PROFILE -u AWS_SESSION_TOKEN -u AWS_ENDPOINT_URL -u AWS_ENDPOINT_URL_S3 \
-        AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null AWS_EC2_METADATA_DISABLED=true \
-        AWS_DEFAULT_REGION=us-east-1 AWS_PAGER="" NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 \
-        AWS_ACCESS_KEY_ID="$(ready_value ACCESS_KEY)" AWS_SECRET_ACCESS_KEY="$(ready_value SECRET_KEY)" \
-        FLOTILLA_S3_ENDPOINT="$(ready_value S3_ENDPOINT)" \
-        PATH="$client_venv/bin:$PATH" PYTHONUNBUFFERED=1 TMPDIR="$scratch" \
-        "$client_venv/bin/python" "$clients/s3_smoke.py" 2>&1 | tee "$log" || status=1
-    client_days "${QUICK_CLIENTS[@]}" 2>&1 | tee -a "$log" || status=1
+    run_clients 2>&1 | tee "$log" || status=1
     while read -r line; do
         [[ $line =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed ]] || continue
         p=$((p + BASH_REMATCH[1])) f=$((f + BASH_REMATCH[2]))
@@ -143,6 +135,21 @@ test_clients() {
         tail -n 40 "$scratch/server.log" >&2
     fi
     passed=$((passed + p)) failed=$((failed + f))
+}
+
+# The aws cli, boto3 and the quick clients against the store of `ready_value`; each ends with "N passed, M failed".
+run_clients() {
+    local status=0
+    # The clients see this store and nothing of the person's own AWS set-up or proxies.
+    env -u AWS_PROFILE -u AWS_SESSION_TOKEN -u AWS_ENDPOINT_URL -u AWS_ENDPOINT_URL_S3 \
+        AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null AWS_EC2_METADATA_DISABLED=true \
+        AWS_DEFAULT_REGION=us-east-1 AWS_PAGER="" NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 \
+        AWS_ACCESS_KEY_ID="$(ready_value ACCESS_KEY)" AWS_SECRET_ACCESS_KEY="$(ready_value SECRET_KEY)" \
+        FLOTILLA_S3_ENDPOINT="$(ready_value S3_ENDPOINT)" \
+        PATH="$client_venv/bin:$PATH" PYTHONUNBUFFERED=1 TMPDIR="$scratch" \
+        "$client_venv/bin/python" "$root/crates/s3gw/tests/clients/s3_smoke.py" || status=1
+    client_days "${QUICK_CLIENTS[@]}" || status=1
+    return "$status"
 }
 
 start_server() {
