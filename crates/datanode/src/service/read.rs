@@ -190,12 +190,35 @@ impl Read {
     async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<Message, Failure> {
         let room = self.memory.room(part.end - part.start).await?;
         let offset = piece.offset + u64::from(part.start);
-        let body = self.disk.space.read_body(OWNERS_DIR, piece.place, part).await;
-        let BodyPieces { bytes, crcs, first_piece_bytes } = match body {
-            Ok(body) => body,
-            Err(failure) => return Err(self.unreadable(failure).await),
-        };
+        let BodyPieces { bytes, crcs, first_piece_bytes } = self.read_body(*piece, part).await?;
         Ok(Roomy(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes }, room))
+    }
+
+    /// Reads where the index says, until it says the same again: a compaction moves records, and removes what
+    /// it moved them from only once the index has their new places.
+    async fn read_body(&self, mut piece: Piece, part: Range<u32>) -> Result<BodyPieces, Failure> {
+        loop {
+            let failure = match self.disk.space.read_body(OWNERS_DIR, piece.place, part.clone()).await {
+                Ok(body) => return Ok(body),
+                Err(failure) => failure,
+            };
+            let moved = match &failure {
+                ReadError::NotFound { .. } => self.moved(piece).await,
+                _ => None,
+            };
+            match moved {
+                Some(moved) => piece = moved,
+                None => return Err(self.unreadable(failure).await),
+            }
+        }
+    }
+
+    /// The same bytes of the block in another place, if the index has one by now.
+    async fn moved(&self, piece: Piece) -> Option<Piece> {
+        let (block, range) = (self.block, piece.offset..piece.offset + 1);
+        let pieces = self.disk.index.with(move |index| index.pieces(block, range, 1)).await.ok()?;
+        let is_elsewhere = |now: &Piece| now.place != piece.place && (now.offset, now.end()) == (piece.offset, piece.end());
+        pieces.into_iter().find(is_elsewhere)
     }
 
     /// Tells a reader of a failed read: bytes that do not check, or that the medium cannot give back, make
