@@ -95,7 +95,7 @@ fn disk_bytes(path: &Path) -> u64 {
 }
 
 /// What the containers of all datanodes take.
-fn containers_bytes(cluster: &Cluster) -> u64 {
+pub(crate) fn containers_bytes(cluster: &Cluster) -> u64 {
     (0..3).map(|datanode| disk_bytes(&cluster.disk(datanode, 0).join("containers"))).sum()
 }
 

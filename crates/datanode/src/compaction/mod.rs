@@ -20,4 +20,4 @@ pub(crate) use worker::{CompactOptions, Compactor};
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -22,14 +22,14 @@ const HEAD_READ_BYTES: u64 = 4096;
 
 /// What a compaction has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Done {
+pub(crate) struct Done {
     pub written_bytes: u64,
     pub removed_bytes: u64,
 }
 
 /// The reason why a container stays as it was.
 #[derive(Debug)]
-pub(super) enum GivenUp {
+pub(crate) enum GivenUp {
     /// Bytes of it are not as they must be.
     Damaged(String),
     Failed(anyhow::Error),

@@ -5,6 +5,8 @@ use super::worker::{CompactOptions, Compactor, candidate};
 use crate::container_reader::{ContainerReader, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::deletion::delete_blocks;
+use crate::import::incoming::Incoming;
+use crate::import::manifest::Manifest;
 use crate::index::Measure;
 use crate::inventory::Inventory;
 use crate::layout::OWNERS_DIR;
@@ -14,7 +16,8 @@ use crate::options::DatanodeOptions;
 use crate::pipelines::Pipelines;
 use disk::RealDisk;
 use parking::Throttle;
-use raftlog::{Compacted, LogSpaceOptions};
+use proto::datanode::{ContainerFile, ContainerManifest};
+use raftlog::{Compacted, LogSpaceOptions, OwnerFile, owner_files};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{BlockId, BlockName, Nonce, OwnerId};
@@ -28,18 +31,18 @@ pub(super) fn options() -> DatanodeOptions {
 }
 
 /// A disk with the container of [`Left::of_small_blocks`].
-pub(super) async fn open(left: &Left) -> Arc<DatanodeDisk> {
+pub(crate) async fn open(left: &Left) -> Arc<DatanodeDisk> {
     // Who made it has yet to let go of it.
     let patience = std::time::Duration::from_secs(60);
     let real = Arc::new(RealDisk::open_once_free(&left.root(), 1, patience).await.unwrap());
     Arc::new(DatanodeDisk::open(real, &options(), Inventory::default()).await.unwrap())
 }
 
-pub(super) async fn compacted(disk: &Arc<DatanodeDisk>) -> Result<Option<Done>, GivenUp> {
+pub(crate) async fn compacted(disk: &Arc<DatanodeDisk>) -> Result<Option<Done>, GivenUp> {
     compact(disk, &Pipelines::default(), FIRST, &Throttle::new(1 << 40)).await
 }
 
-pub(super) async fn delete(disk: &Arc<DatanodeDisk>, locals: impl IntoIterator<Item = u64>) {
+pub(crate) async fn delete(disk: &Arc<DatanodeDisk>, locals: impl IntoIterator<Item = u64>) {
     let name = |local: u64| BlockName::new(BlockId { container: FIRST, local }, Nonce(local.into()));
     let names = locals.into_iter().map(name).collect();
     delete_blocks(disk, &Pipelines::default(), FIRST, names, || Ok(())).await.unwrap();
@@ -265,4 +268,94 @@ async fn the_container_that_gives_most_for_what_it_costs_is_first_and_must_fit()
     assert_eq!(next(), Some(2));
     may_reclaim.store(false, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(next(), None, "an operator has stopped it");
+}
+
+/// A source of which records are left out, and what a node makes of its files.
+#[allow(clippy::disallowed_methods)]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_a_compacted_container_is_the_same_and_is_compacted_in_its_turn() {
+    let left = Left::of_small_blocks().await;
+    let source = open(&left).await;
+    delete(&source, 10..40).await;
+    compacted(&source).await.unwrap().unwrap();
+    delete(&source, 40..50).await;
+    let expect = look(&source).await.unwrap();
+    let compacted_so = Compacted::read(&**source.space.disk(), OWNERS_DIR, OWNER).await.unwrap();
+    let files = owner_files(&**source.space.disk(), OWNERS_DIR, OWNER).await.unwrap();
+    let is_sent = |file: &&OwnerFile| file.segment().is_some() || file.name == "discarded";
+    let mut files: Vec<&OwnerFile> = files.iter().filter(is_sent).collect();
+    files.sort_by_key(|file| file.segment());
+    let file = |file: &&OwnerFile| ContainerFile { name: file.name.clone(), bytes: file.bytes };
+    let last = source.index.container(FIRST).unwrap().unwrap().last.unwrap();
+    let manifest = Manifest::parse(ContainerManifest {
+        container: FIRST.0,
+        pipeline: 3,
+        files: files.iter().map(file).collect(),
+        hash: crate::hash::to_hex(&expect.hash),
+        last_term: last.term.0,
+        last_index: last.index.0,
+        repeats: vec![71, 72],
+        compacted: compacted_so.encode(OWNER).into(),
+    });
+    let manifest = manifest.unwrap();
+    drop(source);
+
+    let dir = tempfile::tempdir().unwrap();
+    let real = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
+    let disk = DatanodeDisk::open(real, &options(), Inventory::default()).await.unwrap();
+    let mut incoming = Incoming::open(disk.space.disk().clone(), manifest.clone()).await.unwrap();
+    for file in files {
+        let path = left.root().join(format!("containers/{:016x}/{}", FIRST.0, file.name));
+        incoming.write(&file.name, 0, std::fs::read(path).unwrap().into()).await.unwrap();
+    }
+    crate::import::take_in(disk.space.disk(), &disk.index, incoming, &manifest).await.unwrap();
+    let disk = Arc::new(disk);
+    assert_eq!(look(&disk).await.unwrap(), expect);
+    compacted(&disk).await.unwrap().unwrap();
+    assert_eq!(look(&disk).await.unwrap(), expect);
+    drop(disk);
+    let report = OfflineDisk::open(dir.path()).unwrap().verify(None).await.unwrap();
+    assert!(report.is_whole(), "{report:#?}");
+    assert!(OfflineDisk::open(dir.path()).unwrap().rebuild(Default::default()).await.unwrap().is_whole());
+    let real = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
+    let disk = DatanodeDisk::open(real, &options(), Inventory::default()).await.unwrap();
+    assert_eq!(look(&Arc::new(disk)).await.unwrap(), expect);
+}
+
+/// The list as it was before it had names.
+fn without_names(list: &[u8]) -> Vec<u8> {
+    let (mut rest, mut before, mut out) = (list, 0, Vec::new());
+    while !rest.is_empty() {
+        let count = u32::from_le_bytes(rest[16..20].try_into().unwrap()) as usize;
+        let (block, later) = rest.split_at(24 + 56 * count);
+        let header = [&block[..4], &[1], &block[5..20]].concat();
+        let records: Vec<u8> = block[24..].chunks(56).flat_map(|record| record[..40].to_vec()).collect();
+        before = crc32c::crc32c_append(crc32c::crc32c_append(before, &header), &records);
+        out.extend([&header[..], &before.to_le_bytes(), &records].concat());
+        rest = later;
+    }
+    out
+}
+
+/// Other replicas are told names, which only heads had: they are written down before those go.
+#[allow(clippy::disallowed_methods)]
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_an_older_list_are_written_down_before_heads_go() {
+    let left = Left::of_small_blocks().await;
+    let disk = open(&left).await;
+    delete(&disk, 10..20).await;
+    delete(&disk, 20..40).await;
+    let path = left.root().join(format!("containers/{:016x}/discarded", FIRST.0));
+    std::fs::write(&path, without_names(&std::fs::read(&path).unwrap())).unwrap();
+    let names = async || {
+        let discards = disk.space.discards(OWNERS_DIR, OWNER).await.unwrap();
+        discards.iter().map(|record| (record.tag, record.name)).collect::<Vec<_>>()
+    };
+    let nameless: Vec<_> = (10..40).map(|local: u64| (local, None)).collect();
+    assert_eq!(names().await, nameless);
+    let before = look(&disk).await.unwrap();
+    compacted(&disk).await.unwrap().unwrap();
+    assert_eq!(look(&disk).await.unwrap(), before, "the digest too");
+    let named: Vec<_> = (10..40).map(|local: u64| (local, Some(u128::from(local)))).collect();
+    assert_eq!(names().await, named);
 }

@@ -382,8 +382,33 @@ fn broken_index(disk: &DatanodeDisk, container: ContainerId, failure: &anyhow::E
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compaction::tests::{compacted, delete, open};
+    use crate::offline::tests::{FIRST, Left, SMALL_BYTES, bytes_of};
     use raftlog::Place;
+    use std::time::Duration;
     use types::OwnerId;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_read_that_a_compaction_overtakes_looks_its_place_up_again() {
+        let left = Left::of_small_blocks().await;
+        let disk = open(&left).await;
+        let find = |local| {
+            let (block, range) = (BlockId { container: FIRST, local }, 0..SMALL_BYTES as u64);
+            let (_, first) = look_up(&disk.index, block, range.clone()).unwrap().unwrap();
+            let memory = ReadMemory::new(8 << 20, Duration::from_secs(60));
+            Read { disk: disk.clone(), block, range, first, memory, message_bytes_max: u32::MAX }
+        };
+        let (stays, goes) = (find(60), find(20));
+        delete(&disk, 10..50).await;
+        compacted(&disk).await.unwrap().unwrap();
+        let old = disk.space.read_body(OWNERS_DIR, stays.first[0].place, 0..9).await;
+        assert!(matches!(old, Err(ReadError::NotFound { .. })), "{old:?}");
+        let Some(Ok(Roomy(read, _))) = stays.at_once().await else { panic!("it is there") };
+        assert_eq!(read.data[..], bytes_of(60));
+        let gone = goes.at_once().await.unwrap().map(drop).unwrap_err();
+        assert_eq!(gone.code, Code::NotFound, "{gone}");
+        assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
+    }
 
     #[test]
     fn messages_end_where_pieces_of_the_record_end() {

@@ -1,4 +1,3 @@
-use disk::Disk;
 use disk::sim::SimDisk;
 use futures::FutureExt;
 use raftlog::{Discards, OwnerWalk, Step, WalkEnd};
