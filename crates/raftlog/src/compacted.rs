@@ -97,7 +97,10 @@ impl Compacted {
 
     pub fn decode(owner: OwnerId, contents: &[u8]) -> Result<Compacted, String> {
         if contents.len() < FIELDS_BYTES {
-            return Err(format!("its contents have {} bytes, at least {FIELDS_BYTES} are due", contents.len()));
+            return Err(format!(
+                "its contents have {} bytes, at least {FIELDS_BYTES} are due",
+                contents.len()
+            ));
         }
         let (mut fields, notes) = contents.split_at(FIELDS_BYTES);
         let found = fields.get_u64_le();

@@ -224,7 +224,8 @@ impl Discards {
     /// Whether the body of this record was given up. One that was while its owner was being compacted is
     /// listed where it stood before.
     pub fn contains(&self, index: LogIndex, place: &Place) -> bool {
-        let has_moved = |listed: &Discarded| !self.is_here(listed) && self.compacted.segments.start <= place.segment;
+        let has_moved =
+            |listed: &Discarded| !self.is_here(listed) && self.compacted.segments.start <= place.segment;
         self.get(index).is_some_and(|listed| listed.place == *place || has_moved(listed))
     }
 

@@ -47,7 +47,7 @@ pub use flush::FlushToken;
 pub use log::Log;
 pub use options::{LogSpaceOptions, LogSpec};
 pub use owner_files::{OwnerFile, owner_files};
-pub use rewrite::Rewrite;
+pub use rewrite::{Rewrite, stray_segments};
 pub use space::LogSpace;
 pub use space_metrics::SpaceMetrics;
 pub use state::{HardState, LogState};

@@ -112,23 +112,14 @@ impl LogSpace {
 
     /// The number that no segment of an owner has had, in whatever state its compactions are.
     pub async fn unused_segment(&self, owners_dir: &str, owner: OwnerId) -> io::Result<u32> {
-        let numbers = self.segments(owners_dir, owner).await?;
+        let numbers = segments(&**self.disk(), owners_dir, owner).await?;
         Ok(numbers.into_iter().max().map_or(0, |last| last + 1))
-    }
-
-    /// The segments of an owner that are no part of it: left by a compaction, or never finished.
-    pub async fn stray_segments(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Vec<u32>> {
-        let compacted = Compacted::read(&**self.disk(), owners_dir, owner).await?;
-        let mut numbers = self.segments(owners_dir, owner).await?;
-        numbers.retain(|number| !compacted.segments.contains(number));
-        numbers.sort_unstable();
-        Ok(numbers)
     }
 
     /// Removes segments that are no part of an owner any more, durably; answers their bytes. None of them
     /// becomes a spare: somebody may be reading it still, and reads on what it was.
     pub async fn remove_stray_segments(&self, owners_dir: &str, owner: OwnerId) -> io::Result<u64> {
-        let strays = self.stray_segments(owners_dir, owner).await?;
+        let strays = stray_segments(&**self.disk(), owners_dir, owner).await?;
         let mut bytes = 0;
         for segment in &strays {
             let id = SegmentId { owner, segment: *segment };
@@ -144,9 +135,18 @@ impl LogSpace {
         }
         Ok(bytes)
     }
+}
 
-    async fn segments(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Vec<u32>> {
-        let names = self.disk().list(&owner_dir(owners_dir, owner)).await?;
-        Ok(names.iter().filter_map(|name| SegmentId::parse_number(name)).collect())
-    }
+/// The segments of an owner that are no part of it: left by a compaction, or never finished.
+pub async fn stray_segments(disk: &dyn Disk, owners_dir: &str, owner: OwnerId) -> io::Result<Vec<u32>> {
+    let compacted = Compacted::read(disk, owners_dir, owner).await?;
+    let mut numbers = segments(disk, owners_dir, owner).await?;
+    numbers.retain(|number| !compacted.segments.contains(number));
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+async fn segments(disk: &dyn Disk, owners_dir: &str, owner: OwnerId) -> io::Result<Vec<u32>> {
+    let names = disk.list(&owner_dir(owners_dir, owner)).await?;
+    Ok(names.iter().filter_map(|name| SegmentId::parse_number(name)).collect())
 }

@@ -121,7 +121,19 @@ impl OwnerWalk {
         let next_index = begins.then_some(compacted.first);
         let (open, offset, log, end) = Default::default();
         let (owners_dir, next_segment) = (owners_dir.to_owned(), segments.start);
-        Ok(OwnerWalk { disk, owners_dir, owner, discards, later, next_segment, open, offset, next_index, log, end })
+        Ok(OwnerWalk {
+            disk,
+            owners_dir,
+            owner,
+            discards,
+            later,
+            next_segment,
+            open,
+            offset,
+            next_index,
+            log,
+            end,
+        })
     }
 
     /// The next record. Once they end, the same end however often it is asked.
@@ -254,7 +266,8 @@ impl OwnerWalk {
         let compacted = self.discards.compacted();
         match self.next_index.filter(|_| compacted.is_compacted()) {
             Some(next) if !self.discards.are_gone(next..compacted.last.index.next()) => {
-                let why = format!("entry {next} should follow, and entry {} is the last", compacted.last.index);
+                let why =
+                    format!("entry {next} should follow, and entry {} is the last", compacted.last.index);
                 WalkEnd::Bad { segment, offset, why }
             }
             _ => WalkEnd::Unfinished { segment, offset },

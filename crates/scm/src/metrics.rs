@@ -240,7 +240,8 @@ fn expose_space(world: &World<'_>, replication: &Replication, exposition: &mut E
     let replicas = world.nodes.replicas().in_range(ContainerId(0)..ContainerId(u64::MAX));
     let mut bytes = [0; 5];
     for (_, replica) in replicas {
-        let ContainerReplica { payload_bytes, discarded_bytes, hole_bytes, dead_bytes, disk_bytes, .. } = replica;
+        let ContainerReplica { payload_bytes, discarded_bytes, hole_bytes, dead_bytes, disk_bytes, .. } =
+            replica;
         let of_replica = [payload_bytes, discarded_bytes, hole_bytes, dead_bytes, disk_bytes];
         bytes.iter_mut().zip(of_replica).for_each(|(sum, of_replica)| *sum += of_replica);
     }

@@ -3,7 +3,7 @@
 //! kill -9. What the next process finds is the container as it was.
 
 use super::recover;
-use super::tests::{Seen, blocks_without, compacted, delete, look, open, options};
+use super::tests::{Seen, blocks_without, compacted, delete, look, open, options, strays};
 use crate::datanode_disk::DatanodeDisk;
 use crate::inventory::Inventory;
 use crate::layout::DB_DIR;
@@ -16,9 +16,6 @@ use planted::Bug;
 use statedb::DbOptions;
 use std::path::Path;
 use std::sync::Arc;
-use types::OwnerId;
-
-const OWNER: OwnerId = OwnerId(FIRST.0);
 
 /// The number of the index, beyond those that the directory gives out.
 const DATABASE: u64 = 1000;
@@ -33,6 +30,7 @@ enum Death {
 struct Machine {
     left: Left,
     disk: SimDisk,
+    directory: Arc<SimDirectory>,
 }
 
 impl Machine {
@@ -55,16 +53,17 @@ impl Machine {
         file.write_and_sync(0, vec![number]).await.unwrap();
         disk.sync_dir(DB_DIR).await.unwrap();
         disk.sync_dir("").await.unwrap();
-        Machine { left, disk }
+        Machine::of(left, disk)
     }
 
-    fn directory(&self) -> Arc<SimDirectory> {
-        let stamp = RealDisk::peek(&self.left.root()).unwrap().unwrap();
-        Arc::new(SimDirectory::new(self.left.root(), self.disk.clone(), stamp))
+    fn of(left: Left, disk: SimDisk) -> Machine {
+        let stamp = RealDisk::peek(&left.root()).unwrap().unwrap();
+        let directory = Arc::new(SimDirectory::new(left.root(), disk.clone(), stamp));
+        Machine { left, disk, directory }
     }
 
     async fn open(&self) -> Arc<DatanodeDisk> {
-        Arc::new(DatanodeDisk::open(self.directory(), &options(), Inventory::default()).await.unwrap())
+        Arc::new(DatanodeDisk::open(self.directory.clone(), &options(), Inventory::default()).await.unwrap())
     }
 }
 
@@ -87,7 +86,11 @@ async fn crashed(before: &Left, step: u64, death: Death) -> (Machine, bool) {
     let machine = Machine::new(before).await;
     let disk = machine.open().await;
     let at = machine.disk.steps() + step;
-    machine.disk.crash_at(if step.is_multiple_of(2) { CrashPoint::Before(at) } else { CrashPoint::After(at) });
+    machine.disk.crash_at(if step.is_multiple_of(2) {
+        CrashPoint::Before(at)
+    } else {
+        CrashPoint::After(at)
+    });
     let done = compacted(&disk).await;
     let is_crashed = machine.disk.is_down();
     assert!(is_crashed || done.is_ok_and(|done| done.is_some()));
@@ -96,11 +99,14 @@ async fn crashed(before: &Left, step: u64, death: Death) -> (Machine, bool) {
         Death::Power(loss) => machine.disk.lose_power(loss, SimOptions::default()),
     };
     // While the index is open: closing it would write what a crash does not.
-    (Machine { left: machine.left.copy(), disk: after }, is_crashed)
+    (Machine::of(machine.left.copy(), after), is_crashed)
 }
 
-/// What is wrong after a start on what the crash left, if something is.
+/// What is wrong after a start on what the crash left, or before it, if something is.
 async fn check_after(machine: &Machine, expect: &Seen, is_verified: bool) -> Result<(), String> {
+    if is_verified {
+        verify(machine).await?;
+    }
     let disk = machine.open().await;
     recover(&disk).await.map_err(|failure| format!("{failure:#}"))?;
     let wrong = |what: &str, seen: &Seen| match seen == expect {
@@ -111,7 +117,7 @@ async fn check_after(machine: &Machine, expect: &Seen, is_verified: bool) -> Res
     if let Some(why) = disk.index.unhealthy(FIRST).map_err(|failure| failure.to_string())? {
         return Err(why);
     }
-    let strays = disk.space.stray_segments("containers", OWNER).await.map_err(|error| error.to_string())?;
+    let strays = strays(&disk).await;
     if !strays.is_empty() {
         return Err(format!("segments {strays:?} are left"));
     }
@@ -119,14 +125,13 @@ async fn check_after(machine: &Machine, expect: &Seen, is_verified: bool) -> Res
     compacted(&disk).await.map_err(|failure| format!("{failure:?}"))?;
     wrong("after the next compaction", &look(&disk).await?)?;
     drop(disk);
-    if is_verified {
-        let offline = OfflineDisk::over(machine.directory(), DbOptions::default());
-        let report = offline.verify(None).await.unwrap();
-        if !report.is_whole() {
-            return Err(format!("{report:#?}"));
-        }
-    }
-    Ok(())
+    if is_verified { verify(machine).await } else { Ok(()) }
+}
+
+async fn verify(machine: &Machine) -> Result<(), String> {
+    let offline = OfflineDisk::over(machine.directory.clone(), DbOptions::default());
+    let report = offline.verify(None).await.map_err(|failure| format!("{failure:#}"))?;
+    if report.is_whole() { Ok(()) } else { Err(format!("{report:#?}")) }
 }
 
 /// Crashes a compaction at each of its steps; how many there are, or what is wrong.
@@ -142,7 +147,7 @@ async fn crash_everywhere(before: &Left) -> Result<u64, String> {
         let mut has_crashed = false;
         for death in deaths {
             let (after, is_crashed) = crashed(before, step, death).await;
-            let checked = check_after(&after, &expect, step.is_multiple_of(16)).await;
+            let checked = check_after(&after, &expect, step.is_multiple_of(4)).await;
             checked.map_err(|wrong| format!("step {step}, {death:?}: {wrong}"))?;
             has_crashed |= is_crashed;
         }

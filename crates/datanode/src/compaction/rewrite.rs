@@ -19,6 +19,8 @@ use types::{ContainerId, LogIndex, OwnerId};
 
 /// The cost of reading a head where bodies are large: a block of the file.
 const HEAD_READ_BYTES: u64 = 4096;
+/// Copied between two looks whether logs have much to write: a disk that is always busy is compacted at 1 MiB/s.
+const LOOK_BYTES: u64 = 1 << 20;
 
 /// What a compaction has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,10 +128,16 @@ impl<'a> Compaction<'a> {
     /// Copies what is not discarded; `None` where that is nothing.
     async fn copy(mut self, throttle: &Throttle) -> Result<Option<Copied<'a>>, GivenUp> {
         let mut repeats = Repeats::of(&self.disk.index, self.container);
+        let mut unlooked_bytes = 0;
         while let Some(record) = self.reader.next().await? {
             let bytes = if record.is_discarded { HEAD_READ_BYTES } else { record.walked.bytes };
-            throttle.take(bytes.min(record.walked.bytes) as usize).await;
-            self.disk.until_idle().await;
+            let bytes = bytes.min(record.walked.bytes);
+            throttle.take(bytes as usize).await;
+            unlooked_bytes += bytes;
+            if unlooked_bytes >= LOOK_BYTES {
+                unlooked_bytes = 0;
+                self.disk.until_idle().await;
+            }
             if self.copy_record(&record).await? {
                 repeats.see(&record.walked).await?;
             }
@@ -232,7 +240,11 @@ fn ensure_or(is_so: bool, or: &str) -> Result<(), GivenUp> {
 }
 
 /// Also of a container that is deleted: it has no such file.
-async fn is_as_begun(disk: &DatanodeDisk, container: ContainerId, before: &Compacted) -> anyhow::Result<bool> {
+async fn is_as_begun(
+    disk: &DatanodeDisk,
+    container: ContainerId,
+    before: &Compacted,
+) -> anyhow::Result<bool> {
     let now = Compacted::read(&**disk.space.disk(), OWNERS_DIR, OwnerId::from(container)).await?;
     Ok(now == *before)
 }
@@ -261,7 +273,8 @@ async fn check_hash(
     let now = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await?;
     let measure = disk.index.with(move |index| index.measure(container)).await?;
     let known = measure.and_then(|measure| measure.hash);
-    if now.sum().digest != reader.discards().sum().digest || known.is_none_or(|known| known == reader.hash()) {
+    if now.sum().digest != reader.discards().sum().digest || known.is_none_or(|known| known == reader.hash())
+    {
         return Ok(());
     }
     Err(GivenUp::Damaged("its records do not have the hash that was computed of them before".to_owned()))

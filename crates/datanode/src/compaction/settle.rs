@@ -6,7 +6,7 @@ use crate::index::{Index, Moves};
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, bail};
 use disk::Disk;
-use raftlog::{Compacted, Discards};
+use raftlog::{Compacted, Discards, stray_segments};
 use std::sync::Arc;
 use tracing::{error, info};
 use types::{ContainerId, OwnerId};
@@ -30,7 +30,8 @@ pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
 /// lock for deletions.
 pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let owner = OwnerId::from(container);
-    let strays = disk.space.stray_segments(OWNERS_DIR, owner).await.context("list its segments")?;
+    let strays =
+        stray_segments(&**disk.space.disk(), OWNERS_DIR, owner).await.context("list its segments")?;
     let Some(first_stray) = strays.first().copied() else { return Ok(()) };
     let compacted = Compacted::read(&**disk.space.disk(), OWNERS_DIR, owner).await?;
     let start = compacted.segments.start;

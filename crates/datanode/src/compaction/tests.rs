@@ -17,7 +17,7 @@ use crate::pipelines::Pipelines;
 use disk::RealDisk;
 use parking::Throttle;
 use proto::datanode::{ContainerFile, ContainerManifest};
-use raftlog::{Compacted, LogSpaceOptions, OwnerFile, owner_files};
+use raftlog::{Compacted, LogSpaceOptions, OwnerFile, owner_files, stray_segments};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use types::{BlockId, BlockName, Nonce, OwnerId};
@@ -78,6 +78,10 @@ pub(super) async fn look(disk: &Arc<DatanodeDisk>) -> Result<Seen, String> {
     }
     let sum = reader.discards().sum();
     Ok(Seen { blocks, hash: reader.hash(), discarded: (sum.blocks, sum.digest) })
+}
+
+pub(super) async fn strays(disk: &DatanodeDisk) -> Vec<u32> {
+    stray_segments(&**disk.space.disk(), OWNERS_DIR, OWNER).await.unwrap()
 }
 
 /// All blocks but those that were deleted.
@@ -166,9 +170,11 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     // The throttle lets a little through at a time: 300 kB take three seconds.
     let slow = {
         let disk = disk.clone();
-        tokio::spawn(async move { compact(&disk, &Pipelines::default(), FIRST, &Throttle::new(100_000)).await })
+        tokio::spawn(
+            async move { compact(&disk, &Pipelines::default(), FIRST, &Throttle::new(100_000)).await },
+        )
     };
-    let started = async || !disk.space.stray_segments(OWNERS_DIR, OWNER).await.unwrap().is_empty();
+    let started = async || !strays(&disk).await.is_empty();
     while !started().await {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
@@ -201,7 +207,7 @@ async fn a_damaged_container_is_given_up_and_stays_as_it_was() {
     delete(&disk, 50..60).await;
     let given_up = compacted(&disk).await.unwrap_err();
     assert!(matches!(&given_up, GivenUp::Damaged(why) if why.contains("mismatch")), "{given_up:?}");
-    assert_eq!(disk.space.stray_segments(OWNERS_DIR, OWNER).await.unwrap(), []);
+    assert_eq!(strays(&disk).await, []);
     assert!(!Compacted::read(&**disk.space.disk(), OWNERS_DIR, OWNER).await.unwrap().is_compacted());
 }
 
@@ -211,7 +217,8 @@ async fn a_container_with_another_hash_than_before_is_given_up() {
     let left = Left::of_small_blocks().await;
     let disk = open(&left).await;
     delete(&disk, 10..40).await;
-    let measure = |hash| Measure { disk_bytes: 1, copied: false, hash: Some(hash), facts: Default::default() };
+    let measure =
+        |hash| Measure { disk_bytes: 1, copied: false, hash: Some(hash), facts: Default::default() };
     disk.index.save_measure(FIRST, &measure([7; 32])).unwrap();
     assert!(matches!(compacted(&disk).await, Err(GivenUp::Damaged(_))));
     let hash = look(&disk).await.unwrap().hash;
@@ -258,7 +265,9 @@ async fn the_container_that_gives_most_for_what_it_costs_is_first_and_must_fit()
     let options = CompactOptions { above_percent: 50, bytes_per_second: 1, quiet: Default::default() };
     let may_reclaim = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let mut compactor = Compactor::new(disk.clone(), Arc::default(), options, may_reclaim.clone());
-    let put = |number, replica| disk.inventory.put_read(types::ContainerId(number), replica, disk.inventory.removals());
+    let put = |number, replica| {
+        disk.inventory.put_read(types::ContainerId(number), replica, disk.inventory.removals())
+    };
     let room = disk.room_to_compact();
     put(1, replica(50, 100));
     put(2, replica(90, 100));

@@ -77,7 +77,9 @@ impl Compactor {
         let now = Instant::now();
         self.failed.retain(|_, until| *until > now);
         let lately = self.disk.deleted_lately.lock().expect("no holder panics").clone();
-        let is_quiet = |container: &ContainerId| lately.get(container).is_none_or(|at| at.elapsed() >= self.options.quiet);
+        let is_quiet = |container: &ContainerId| {
+            lately.get(container).is_none_or(|at| at.elapsed() >= self.options.quiet)
+        };
         let may_be = |container: &ContainerId| is_quiet(container) && !self.failed.contains_key(container);
         let found = self.disk.inventory.select(|(container, replica)| {
             let is_here = replica.disk == self.disk.id && may_be(container);
@@ -126,7 +128,8 @@ impl Candidate {
 pub(super) fn candidate(container: ContainerId, replica: &Replica, above_percent: u64) -> Option<Candidate> {
     let (dead_bytes, disk_bytes) = (replica.discards.dead_bytes, replica.disk_bytes);
     let may_be = replica.state == ContainerState::Closed && replica.released && replica.unhealthy.is_none();
-    let is_worth = dead_bytes > 0 && dead_bytes.saturating_mul(100) >= disk_bytes.saturating_mul(above_percent);
+    let is_worth =
+        dead_bytes > 0 && dead_bytes.saturating_mul(100) >= disk_bytes.saturating_mul(above_percent);
     let live_bytes = disk_bytes.saturating_sub(dead_bytes);
     (may_be && is_worth && replica.blocks > 0).then_some(Candidate { container, dead_bytes, live_bytes })
 }

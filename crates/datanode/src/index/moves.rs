@@ -122,7 +122,8 @@ impl Index {
         });
         let chunks = self.container_chunk_rows(container).filter_map(move |row| {
             let moved = |(key, record): (Box<[u8]>, ChunkRecord)| {
-                let place = moves.of(record.place).with_context(|| format!("move {}", keys::describe(&key)))?;
+                let place =
+                    moves.of(record.place).with_context(|| format!("move {}", keys::describe(&key)))?;
                 Ok((key, ChunkRecord { place, ..record }.encode().to_vec()))
             };
             match row {

@@ -65,11 +65,7 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
 }
 
 /// The log that most of the first records of a container say they are of.
-async fn log_of(
-    disk: &Arc<dyn Disk>,
-    container: ContainerId,
-    segment: u32,
-) -> anyhow::Result<Option<u64>> {
+async fn log_of(disk: &Arc<dyn Disk>, container: ContainerId, segment: u32) -> anyhow::Result<Option<u64>> {
     let name = SegmentName { owner: OwnerId::from(container), segment };
     let path = format!("{}/{:08x}.seg", container_dir(container), name.segment);
     match disk.open(&path, false).await {

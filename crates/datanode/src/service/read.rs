@@ -217,7 +217,8 @@ impl Read {
     async fn moved(&self, piece: Piece) -> Option<Piece> {
         let (block, range) = (self.block, piece.offset..piece.offset + 1);
         let pieces = self.disk.index.with(move |index| index.pieces(block, range, 1)).await.ok()?;
-        let is_elsewhere = |now: &Piece| now.place != piece.place && (now.offset, now.end()) == (piece.offset, piece.end());
+        let is_elsewhere =
+            |now: &Piece| now.place != piece.place && (now.offset, now.end()) == (piece.offset, piece.end());
         pieces.into_iter().find(is_elsewhere)
     }
 

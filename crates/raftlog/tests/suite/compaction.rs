@@ -3,6 +3,7 @@
 use crate::support::*;
 use raftlog::{
     Compacted, Discard, Discards, LogSpace, OwnerWalk, Step, WalkEnd, WalkedRecord, owner_files,
+    stray_segments,
 };
 use std::sync::Arc;
 use types::{LogId, OwnerId};
@@ -39,11 +40,8 @@ async fn walk(space: &LogSpace, owner: OwnerId) -> (Vec<WalkedRecord>, WalkEnd) 
 async fn discard(space: &LogSpace, owner: OwnerId, indexes: &[u64]) {
     let (records, _) = walk(space, owner).await;
     let chosen = records.iter().filter(|record| indexes.contains(&record.meta.id.index.0));
-    let discard = |record: &WalkedRecord| Discard {
-        tag: record.meta.id.index.0,
-        name: 7,
-        place: record.meta.place,
-    };
+    let discard =
+        |record: &WalkedRecord| Discard { tag: record.meta.id.index.0, name: 7, place: record.meta.place };
     let chosen: Vec<Discard> = chosen.map(discard).collect();
     let discards = space.remember_discards(OWNERS, owner, &chosen).await.unwrap();
     space.punch_discards(OWNERS, &discards, |_| true).await.unwrap();
@@ -75,7 +73,7 @@ async fn compact(space: &LogSpace, owner: OwnerId, last: LogId, also: &[u64]) {
         assert!(owner_files(disk, OWNERS, owner).await.unwrap().iter().all(|it| it.segment() < Some(first)));
     }
     let segments = rewrite.finish().await.unwrap();
-    assert_eq!(space.stray_segments(OWNERS, owner).await.unwrap(), segments.clone().collect::<Vec<_>>());
+    assert_eq!(stray_segments(disk, OWNERS, owner).await.unwrap(), segments.clone().collect::<Vec<_>>());
     let (begins, notes) = (begins.unwrap(), Default::default());
     let is_again = before.is_compacted();
     let begins = if is_again { before.first } else { begins };

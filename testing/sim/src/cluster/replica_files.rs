@@ -9,8 +9,10 @@ const OWNERS_DIR: &str = "containers";
 
 /// The records that a machine that is off has of a container, by their indexes: of each all but where it stands, for
 /// one replica may be compacted and the other not. Those that are discarded are no part of it.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct ReplicaFiles {
+    /// Discarded ones were left out of it.
+    pub is_compacted: bool,
     records: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -43,6 +45,7 @@ impl ReplicaFiles {
         let text = |error: std::io::Error| error.to_string();
         let mut walk = OwnerWalk::new(Arc::new(disk.clone()), OWNERS_DIR, owner).await.map_err(text)?;
         let discards = Discards::read(disk, OWNERS_DIR, owner).await.map_err(text)?;
+        self.is_compacted = discards.compacted().is_compacted();
         loop {
             match walk.next().await.map_err(|error| error.to_string())? {
                 Step::Record(record) if discards.contains(record.meta.id.index, &record.meta.place) => {}
