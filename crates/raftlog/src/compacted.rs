@@ -4,14 +4,18 @@
 //!
 //! ```text
 //! offset size field
-//!      0   16 of a record file  "FLco", version 1, length and checksum of what follows
+//!      0    4 magic         "FLco"
+//!      4    1 version       1
+//!      5    3 zero
+//!      8    4 bytes         of all from 16 on
+//!     12    4 crc           CRC32C of bytes 0..12 and all from 16 on
 //!     16    8 owner
-//!     24    4 first_segment     those before it are no part of the owner any more
-//!     28    4 end_segment       nor are those from this one on, yet; 0xffffffff for none
-//!     32    8 first_index       of the first record that ever stood in the owner
-//!     40    8 last_term         of the last one; all four are zero before the first compaction
+//!     24    4 first_segment those before it are no part of the owner any more
+//!     28    4 end_segment   nor are those from this one on, yet; 0xffffffff for none
+//!     32    8 first_index   of the first record that ever stood in the owner
+//!     40    8 last_term     of the last one; all zero before the first compaction
 //!     48    8 last_index
-//!     56    n notes             the caller's
+//!     56    n notes         the caller's
 //! ```
 
 use crate::segment::owner_dir;
