@@ -74,11 +74,13 @@ pub(super) async fn compact(
         Err(given_up) => Err(given_up),
     };
     if !matches!(done, Ok(Some(_))) {
-        // What is written of it goes, unless the container went.
+        // What is written of it goes; or, where it counts already, what it was written from.
         let _deleting = disk.deleting.lock().await;
-        if is_as_begun(disk, container, &before).await? {
-            settle(disk, container).await?;
-        } else if let Err(GivenUp::Damaged(why)) = done {
+        let is_as_begun = is_as_begun(disk, container, &before).await?;
+        settle(disk, container).await?;
+        if let Err(GivenUp::Damaged(why)) = &done
+            && !is_as_begun
+        {
             return Err(GivenUp::Failed(anyhow!("it has changed meanwhile: {why}")));
         }
     }
@@ -164,7 +166,7 @@ impl<'a> Compaction<'a> {
             Err(_) if self.reader.is_discarded_by_now(record).await? => return Ok(false),
             Err(failure) => return Err(failure.into()),
         };
-        if planted::has(Bug::CompactionLosesRecords) && index.0 % 5 == 0 {
+        if planted::has(Bug::CompactionLosesRecords) && index.0.is_multiple_of(5) {
             return Ok(false);
         }
         if self.rewrite.needs_segment(&record.walked) {

@@ -15,12 +15,9 @@ use types::{ContainerId, OwnerId};
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
     for (container, _) in disk.index.with(Index::containers).await? {
         let _deleting = disk.deleting.lock().await;
-        let settled = settle(disk, container).await;
-        if let Err(failure) = settled {
-            // Its rows point to what counts no more; others are read.
-            let error = format!("{failure:#}");
-            error!(%container, error, "finish a compaction that was cut short");
-            disk.mark_unhealthy(container, format!("its compaction cannot be finished: {error}")).await;
+        // Until the next start its rows point to segments that count no more, and are there.
+        if let Err(failure) = settle(disk, container).await {
+            error!(%container, error = format!("{failure:#}"), "cannot finish a compaction that was cut short");
         }
     }
     Ok(())

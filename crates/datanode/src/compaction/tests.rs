@@ -15,11 +15,13 @@ use crate::offline::tests::{FIRST, LARGE_BLOCK, Left, SMALL_BLOCKS, SMALL_BYTES,
 use crate::options::DatanodeOptions;
 use crate::pipelines::Pipelines;
 use disk::RealDisk;
+use diskhooks::{Act, HookedDisk, Operation};
 use parking::Throttle;
 use proto::datanode::{ContainerFile, ContainerManifest};
 use raftlog::{Compacted, LogSpaceOptions, OwnerFile, owner_files, stray_segments};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use types::{BlockId, BlockName, Nonce, OwnerId};
 
 const OWNER: OwnerId = OwnerId(FIRST.0);
@@ -108,7 +110,7 @@ async fn discarded_records_go_and_everything_else_stays_as_it_was() {
     let disk = open(&left).await;
     let all = look(&disk).await.unwrap();
     assert_eq!(all.blocks, blocks_without(|_| false));
-    let is_deleted = |local: u64| local % 3 != 0 && local != LARGE_BLOCK;
+    let is_deleted = |local: u64| !local.is_multiple_of(3) && local != LARGE_BLOCK;
     delete(&disk, SMALL_BLOCKS.filter(|local| is_deleted(*local))).await;
     let before = look(&disk).await.unwrap();
     let used = disk_use(&**disk.space.disk(), FIRST).await.unwrap();
@@ -211,6 +213,30 @@ async fn a_damaged_container_is_given_up_and_stays_as_it_was() {
     assert!(!Compacted::read(&**disk.space.disk(), OWNERS_DIR, OWNER).await.unwrap().is_compacted());
 }
 
+/// The copy counts by then: what it was made from goes all the same, with no start in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_that_fails_after_its_end_is_finished() {
+    let left = Left::of_small_blocks().await;
+    let before = {
+        let disk = open(&left).await;
+        delete(&disk, 10..40).await;
+        look(&disk).await.unwrap()
+    };
+    let patience = std::time::Duration::from_secs(60);
+    let real = Arc::new(RealDisk::open_once_free(&left.root(), 1, patience).await.unwrap());
+    let has_failed = AtomicBool::new(false);
+    let failing = HookedDisk::new(real.clone(), move |call| {
+        let is_first = call.operation == Operation::RemoveFile && !has_failed.swap(true, Ordering::SeqCst);
+        if is_first { Act::Fail(std::io::Error::from_raw_os_error(5)) } else { Act::Pass }
+    });
+    let disk = DatanodeDisk::open_over(real, Arc::new(failing), &options(), Inventory::default()).await;
+    let disk = Arc::new(disk.unwrap());
+    assert!(matches!(compacted(&disk).await, Err(GivenUp::Failed(_))));
+    let record = Compacted::read(&**disk.space.disk(), OWNERS_DIR, OWNER).await.unwrap();
+    assert!(record.is_compacted());
+    assert_eq!((strays(&disk).await, look(&disk).await), (Vec::new(), Ok(before)));
+}
+
 /// Where the hash was computed before, records that have another one are not written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_with_another_hash_than_before_is_given_up() {
@@ -263,7 +289,7 @@ async fn the_container_that_gives_most_for_what_it_costs_is_first_and_must_fit()
     assert_eq!(candidate(FIRST, &unreleased, 50), None);
 
     let options = CompactOptions { above_percent: 50, bytes_per_second: 1, quiet: Default::default() };
-    let may_reclaim = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let may_reclaim = Arc::new(AtomicBool::new(true));
     let mut compactor = Compactor::new(disk.clone(), Arc::default(), options, may_reclaim.clone());
     let put = |number, replica| {
         disk.inventory.put_read(types::ContainerId(number), replica, disk.inventory.removals())
@@ -275,7 +301,7 @@ async fn the_container_that_gives_most_for_what_it_costs_is_first_and_must_fit()
     put(4, replica(100 * room, 100 * room + room + 1));
     let mut next = || compactor.next().map(|candidate| candidate.container.0);
     assert_eq!(next(), Some(2));
-    may_reclaim.store(false, std::sync::atomic::Ordering::Relaxed);
+    may_reclaim.store(false, Ordering::Relaxed);
     assert_eq!(next(), None, "an operator has stopped it");
 }
 
