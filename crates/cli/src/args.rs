@@ -242,6 +242,13 @@ pub(crate) struct ServerArgs {
     /// From the beginning of one such pass to that of the next, if it ends sooner
     #[arg(long, default_value = "7d", env = "FLOTILLA_SCRUB_INTERVAL", value_parser = duration)]
     pub scrub_interval: Duration,
+    /// A closed container is written anew, without what was discarded in it, once so much of what it takes is
+    /// dead, in percent
+    #[arg(long, default_value_t = 50, env = "FLOTILLA_COMPACT_ABOVE_PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub compact_above_percent: u64,
+    /// That reads what stays at this rate on each disk; 0 turns it off
+    #[arg(long, default_value_t = 32 << 20, env = "FLOTILLA_COMPACT_BYTES_PER_SECOND")]
+    pub compact_bytes_per_second: u64,
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,

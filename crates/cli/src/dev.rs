@@ -120,6 +120,8 @@ fn server_options(
         log_memory_bytes: Some(of_all_logs / of_all_servers * log_directories),
         scrub_bytes_per_second: defaults.scrub_bytes_per_second,
         scrub_interval: defaults.scrub_interval,
+        compact_above_percent: defaults.compact_above_percent,
+        compact_bytes_per_second: defaults.compact_bytes_per_second,
         metadata_log_bytes: args.metadata_log_bytes,
         om_reads: OmReads::default(),
         reclaim_after: args.reclaim_after,

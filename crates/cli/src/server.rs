@@ -98,6 +98,8 @@ pub(crate) struct ServerOptions {
     pub log_memory_bytes: Option<usize>,
     pub scrub_bytes_per_second: u64,
     pub scrub_interval: Duration,
+    pub compact_above_percent: u64,
+    pub compact_bytes_per_second: u64,
     /// Growth of SCM's and OM's logs between two snapshots.
     pub metadata_log_bytes: u64,
     pub om_reads: OmReads,
@@ -195,6 +197,8 @@ impl ServerOptions {
             log_memory_bytes: args.log_memory_bytes,
             scrub_bytes_per_second: args.scrub_bytes_per_second,
             scrub_interval: args.scrub_interval,
+            compact_above_percent: args.compact_above_percent,
+            compact_bytes_per_second: args.compact_bytes_per_second,
             metadata_log_bytes: args.metadata_log_bytes,
             om_reads: args.om_reads,
             reclaim_after: args.reclaim_after,
@@ -472,6 +476,8 @@ async fn start_datanode(
         read_bytes_max: options.read_memory_bytes,
         scrub_bytes_per_second: options.scrub_bytes_per_second,
         scrub_interval: options.scrub_interval,
+        compact_above_percent: options.compact_above_percent,
+        compact_bytes_per_second: options.compact_bytes_per_second,
         log: LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..options.log_options() },
         ..DatanodeOptions::default()
     };

@@ -4,22 +4,26 @@
 
 use crate::container_end::{self, ContainerEnd};
 use crate::hash::ContainerHash;
-use crate::index::{Mark, Terms};
+use crate::index::{Facts, Mark, Terms};
 use crate::layout::{INCOMING_DIR, OWNERS_DIR};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bytes::Bytes;
 use disk::Disk;
 use raftlog::{
-    Discards, DiscardsSum, EntryMeta, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files,
+    Compacted, Discards, DiscardsSum, EntryMeta, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord,
+    owner_files,
 };
 use std::io;
 use std::sync::Arc;
-use types::{ContainerId, LogId, OwnerId};
+use types::{ContainerId, LogId, LogIndex, OwnerId};
+
+/// The version of what a compacted container's own word says.
+const NOTES_VERSION: u8 = 1;
 
 /// The files of a container that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// All segments of a container that is in its place.
+    /// All segments of a container that is in its place: those that count, where it was compacted.
     Whole,
     /// The segments of such a container from this one on.
     FromSegment(u32),
@@ -34,7 +38,9 @@ pub(crate) struct ContainerReader {
     walk: OwnerWalk,
     owners_dir: &'static str,
     /// The list as it was when the reading began: blocks may be deleted meanwhile.
-    discards: Discards,
+    discards: Arc<Discards>,
+    /// The word of one that was compacted on what is no longer to be read.
+    facts: Option<Facts>,
     contents: Contents,
     hash: ContainerHash,
 }
@@ -82,21 +88,43 @@ impl ContainerReader {
     ) -> anyhow::Result<ContainerReader> {
         let (owner, owners_dir) = (OwnerId::from(container), reading.owners_dir());
         let discards = Discards::read(&**disk, owners_dir, owner).await.context("read what was discarded")?;
-        let walk = OwnerWalk::from_segment(disk.clone(), owners_dir, owner, reading.first_segment()).await;
+        ContainerReader::over(disk, container, reading, discards).await
+    }
+
+    /// The same, as it is with this list.
+    pub(crate) async fn over(
+        disk: &Arc<dyn Disk>,
+        container: ContainerId,
+        reading: Reading,
+        discards: Discards,
+    ) -> anyhow::Result<ContainerReader> {
+        let (discards, owners_dir) = (Arc::new(discards), reading.owners_dir());
+        let facts = facts_of(discards.compacted()).context("read what a compaction left out")?;
+        let walk = OwnerWalk::over(disk.clone(), owners_dir, discards.clone(), reading.first_segment()).await;
         let walk = walk.context("list segments")?;
-        let terms = Terms::default();
+        let terms = facts.as_ref().map(|facts| facts.terms.clone()).unwrap_or_default();
         let contents = Contents { records: 0, record_bytes: 0, last: None, terms, end: None };
         let (disk, hash) = (disk.clone(), ContainerHash::default());
-        Ok(ContainerReader { disk, container, walk, owners_dir, discards, contents, hash })
+        Ok(ContainerReader { disk, container, walk, owners_dir, discards, facts, contents, hash })
     }
 
     /// The next record; `None` at the end, which is then in [`ContainerReader::contents`].
     pub(crate) async fn next(&mut self) -> Result<Option<ReadRecord>, ReadError> {
-        let walked = match self.walk.next().await? {
-            Step::Record(walked) => walked,
-            Step::End(end) => {
+        let walked = match self.walk.next().await {
+            Ok(Step::Record(walked)) => walked,
+            Ok(Step::End(end)) => {
+                if !matches!(end, WalkEnd::Rolled { .. }) {
+                    self.check_is_as_it_was().await?;
+                }
+                if matches!(end, WalkEnd::Unfinished { .. }) && self.facts.is_some() {
+                    self.contents.last = Some(self.discards.compacted().last);
+                }
                 self.contents.end = Some(end);
                 return Ok(None);
+            }
+            Err(failure) => {
+                self.check_is_as_it_was().await?;
+                return Err(failure);
             }
         };
         let is_discarded = self.discards.contains(walked.meta.id.index, &walked.meta.place);
@@ -108,7 +136,9 @@ impl ContainerReader {
         self.contents.last = Some(walked.meta.id);
         let EntryMeta { id, place, .. } = &walked.meta;
         let mark = || Mark { at: id.index, crc: crc32c::crc32c(&walked.head) };
-        self.contents.terms.push(*id, || (place.body_bytes > 0).then(mark));
+        if self.facts.is_none() {
+            self.contents.terms.push(*id, || (place.body_bytes > 0).then(mark));
+        }
         Ok(Some(ReadRecord { walked, is_discarded }))
     }
 
@@ -119,9 +149,36 @@ impl ContainerReader {
             return Ok(());
         }
         match self.walk.check_body(&record.walked).await {
+            Ok(()) => Ok(()),
             Err(_) if self.is_discarded_by_now(record).await.context("read what was discarded")? => Ok(()),
-            checked => Ok(checked?),
+            Err(failure) => {
+                self.check_is_as_it_was().await?;
+                Err(failure.into())
+            }
         }
+    }
+
+    /// All of the body of the record that was read last, verified, and what pads it, in parts.
+    pub(crate) async fn read_whole_body(&mut self, record: &ReadRecord) -> Result<Vec<Bytes>, ReadError> {
+        self.walk.read_last_body(&record.walked).await
+    }
+
+    /// What looks like damage is none where a compaction has put other segments in the place of those that
+    /// are read here.
+    pub(crate) async fn check_is_as_it_was(&self) -> Result<(), ReadError> {
+        let owner = OwnerId::from(self.container);
+        let now = Compacted::read(&*self.disk, self.owners_dir, owner).await;
+        let began = self.discards.compacted().segments.start;
+        match now {
+            Ok(now) if now.segments.start != began => Err(ReadError::Compacted(owner)),
+            // Whatever is wrong with that file is told by who opens the container.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether a compaction knew that this entry began no block, though nothing in the container says so now.
+    pub(crate) fn is_known_repeat(&self, index: LogIndex) -> bool {
+        self.facts.as_ref().is_some_and(|facts| facts.repeats.binary_search(&index).is_ok())
     }
 
     /// The part of a body that begins at `at`, a multiple of 1 MiB, verified; with the last one comes what
@@ -166,6 +223,22 @@ impl ContainerReader {
     }
 }
 
+/// What is kept of a container when records are left out of it.
+pub(crate) fn notes_of(facts: &Facts) -> Bytes {
+    let mut notes = vec![NOTES_VERSION];
+    facts.put(&mut notes);
+    notes.into()
+}
+
+fn facts_of(compacted: &Compacted) -> anyhow::Result<Option<Facts>> {
+    if !compacted.is_compacted() {
+        return Ok(None);
+    }
+    let (version, facts) = compacted.notes.split_first().context("it says nothing")?;
+    ensure!(*version == NOTES_VERSION, "its version {version} is unknown");
+    Facts::get(facts).map(Some)
+}
+
 /// What a container's files take on its disk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskUse {
@@ -187,7 +260,7 @@ mod tests {
     use super::*;
     use crate::offline::tests::{FIRST, Left, SECOND};
     use disk::RealDisk;
-    use raftlog::{LogSpace, LogSpaceOptions, Place};
+    use raftlog::{Discard, LogSpace, LogSpaceOptions, Place};
 
     async fn opened(disk: &Arc<dyn Disk>, container: ContainerId, reading: Reading) -> ContainerReader {
         ContainerReader::open(disk, container, reading).await.unwrap()
@@ -209,8 +282,8 @@ mod tests {
 
     async fn give_up(disk: &Arc<dyn Disk>, place: Place) {
         let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
-        let discards =
-            space.remember_discards(OWNERS_DIR, OwnerId::from(FIRST), &[(3, place)]).await.unwrap();
+        let discard = [Discard { tag: 3, name: 2, place }];
+        let discards = space.remember_discards(OWNERS_DIR, OwnerId::from(FIRST), &discard).await.unwrap();
         space.punch_discards(OWNERS_DIR, &discards, |_| true).await.unwrap();
     }
 

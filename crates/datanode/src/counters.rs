@@ -18,6 +18,10 @@ pub(crate) struct DiskCounters {
     pub busy_chunks: AtomicU64,
     pub hole_bytes: AtomicU64,
     pub other_blocks: AtomicU64,
+    pub compacted: AtomicU64,
+    pub compactions_failed: AtomicU64,
+    pub compaction_written_bytes: AtomicU64,
+    pub compaction_removed_bytes: AtomicU64,
 }
 
 /// [`DiskCounters`] at one moment.
@@ -47,6 +51,12 @@ pub struct DiskStats {
     pub hole_bytes: u64,
     /// Blocks that were to be deleted, and that are others here: they stayed.
     pub other_blocks: u64,
+    /// Containers written anew without what was discarded in them, and attempts that failed.
+    pub compacted: u64,
+    pub compactions_failed: u64,
+    /// The bytes that were written for that, and those of the segments that went.
+    pub compaction_written_bytes: u64,
+    pub compaction_removed_bytes: u64,
 }
 
 impl DiskCounters {
@@ -65,6 +75,10 @@ impl DiskCounters {
             busy_chunks: number(&self.busy_chunks),
             hole_bytes: number(&self.hole_bytes),
             other_blocks: number(&self.other_blocks),
+            compacted: number(&self.compacted),
+            compactions_failed: number(&self.compactions_failed),
+            compaction_written_bytes: number(&self.compaction_written_bytes),
+            compaction_removed_bytes: number(&self.compaction_removed_bytes),
         }
     }
 }
@@ -99,6 +113,21 @@ const OTHERS: Metric = metric(
     "Blocks that were to be deleted, and that are others here, by their nonces: they stayed.",
 );
 
+const COMPACTED: Metric = metric(
+    "flotilla_disk_compacted_containers_total",
+    "Containers written anew without what was discarded in them.",
+);
+const NOT_COMPACTED: Metric = metric(
+    "flotilla_disk_compactions_failed_total",
+    "Compactions that came to no end; the log says why, and they are tried again.",
+);
+const COMPACTION_WRITTEN: Metric =
+    metric("flotilla_disk_compaction_written_bytes_total", "Written into new segments by compactions.");
+const COMPACTION_REMOVED: Metric = metric(
+    "flotilla_disk_compaction_removed_bytes_total",
+    "The bytes of the segments that compactions have removed.",
+);
+
 const REPEATED: Metric = metric(
     "flotilla_disk_repeated_chunks_total",
     "Chunks that were sent again, and answered without being appended again.",
@@ -121,6 +150,10 @@ impl DiskStats {
             (DELETED, self.deleted_blocks),
             (HOLES, self.hole_bytes),
             (OTHERS, self.other_blocks),
+            (COMPACTED, self.compacted),
+            (NOT_COMPACTED, self.compactions_failed),
+            (COMPACTION_WRITTEN, self.compaction_written_bytes),
+            (COMPACTION_REMOVED, self.compaction_removed_bytes),
             (REPEATED, self.repeated_chunks),
             (BUSY, self.busy_chunks),
         ];

@@ -24,6 +24,13 @@ use types::{Backoff, ContainerId, DiskId};
 /// Tries of a read: what the index does not give for so long, 13 s in all, it does not give.
 const READ_RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(8));
 
+/// The log has this much to write: the disk is busy ...
+const BUSY_BYTES: usize = 1 << 20;
+/// ... and what can wait does so, but for each record no longer than this: a disk that is always busy is
+/// scrubbed too, with chunks of 1 MiB at 1 MiB/s.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(1);
+const BUSY_LOOK: Duration = Duration::from_millis(20);
+
 /// One data directory with its log writer and its index.
 pub(crate) struct DatanodeDisk {
     pub id: DiskId,
@@ -149,6 +156,20 @@ impl DatanodeDisk {
             }
         }
         None
+    }
+
+    /// Lets logs go first that have much to write, for a while.
+    pub(crate) async fn until_idle(&self) {
+        let patience = Instant::now() + BUSY_WAIT_MAX;
+        while self.space.unflushed_bytes() > BUSY_BYTES && Instant::now() < patience {
+            sleep(BUSY_LOOK).await;
+        }
+    }
+
+    /// The bytes that may be written so that more can be given back: a disk that takes no more data has some.
+    pub(crate) fn room_to_compact(&self) -> u64 {
+        let free_bytes = self.room.get().map_or(0, |space| space.free_bytes);
+        free_bytes.saturating_sub(self.space.options().reserve_bytes)
     }
 
     /// Tells whether nothing is applied until RocksDB has found room.

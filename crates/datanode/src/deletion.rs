@@ -17,7 +17,7 @@ use crate::index::records::ContainerState;
 use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
 use proto::{Code, Failure, Retry};
-use raftlog::{Discards, Place, ReadError};
+use raftlog::{Discard, Discards, ReadError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,8 +32,8 @@ pub(crate) const BLOCKS_MAX: usize = 4096;
 /// What an index knows of blocks that are to go.
 #[derive(Default)]
 struct Found {
-    /// The places of the bodies of those that are here, each with its block's number.
-    records: Vec<(u64, Place)>,
+    /// The records of those that are here.
+    records: Vec<Discard>,
     /// The numbers of all that go, those included that are gone already: their bodies may be there still.
     locals: BTreeSet<u64>,
     /// The names under whose numbers other blocks stand here.
@@ -139,7 +139,8 @@ fn find(index: &Index, container: ContainerId, names: Vec<BlockName>) -> anyhow:
             }
             Some(_) if !found.locals.contains(&name.local) => {
                 let places = index.places(name.id())?;
-                found.records.extend(places.into_iter().map(|place| (name.local, place)));
+                let discard = |place| Discard { tag: name.local, name: name.nonce.0, place };
+                found.records.extend(places.into_iter().map(discard));
             }
             _ => {}
         }
@@ -210,7 +211,8 @@ mod tests {
             let disk = disks.open[0].clone();
             let places = disk.index.places(block).unwrap();
             assert_eq!(places.len(), 2);
-            let records: Vec<(u64, Place)> = places.into_iter().map(|place| (block.local, place)).collect();
+            let discard = |place| Discard { tag: block.local, name: 2, place };
+            let records: Vec<Discard> = places.into_iter().map(discard).collect();
             let owner = OwnerId::from(FIRST);
             disk.space.remember_discards(OWNERS_DIR, owner, &records).await.unwrap();
             if has_dropped_rows {
@@ -220,7 +222,7 @@ mod tests {
             assert!(disk.index.block_record(block).unwrap().is_none());
             let record = disk.index.container(FIRST).unwrap().unwrap();
             assert_eq!((record.blocks, record.payload_bytes), (1, 10));
-            let read = disk.space.read_body(OWNERS_DIR, records[0].1, 0..300_000).await;
+            let read = disk.space.read_body(OWNERS_DIR, records[0].place, 0..300_000).await;
             assert!(read.is_err(), "its body is a hole");
             let name = BlockName::new(block, Nonce(2));
             let again = delete_blocks(&disk, &Pipelines::default(), FIRST, vec![name], || Ok(())).await;

@@ -12,6 +12,7 @@ use proto::scm::{DiskReport, DiskState};
 use proto::uuid_bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tracing::{error, info};
 use types::{ContainerId, DiskId, NodeId, PipelineId};
 
@@ -23,6 +24,8 @@ pub(crate) struct Disks {
     pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
     pub inventory: Inventory,
+    /// SCM's word, since it last spoke: what nobody names may be given back.
+    pub may_reclaim: Arc<AtomicBool>,
 }
 
 /// This node's identity, by the stamps on its disks.
@@ -84,8 +87,8 @@ impl Disks {
         agreed(stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
         let node_uuid = node_uuid.unwrap_or_else(|| uuid::Uuid::new_v4().as_u128());
 
-        let (open, failed, unusable, inventory) = Default::default();
-        let mut disks = Disks { open, failed, unusable, node_uuid, inventory };
+        let (open, failed, unusable, inventory, may_reclaim) = Default::default();
+        let mut disks = Disks { open, failed, unusable, node_uuid, inventory, may_reclaim };
         for path in &options.disks {
             let opened = async {
                 let directory = source.open(path, node_uuid).await?;

@@ -3,7 +3,8 @@
 use raftlog::WalkedRecord;
 use sha2::{Digest, Sha256};
 
-/// Takes in a container's records in the order of their places.
+/// Takes in a container's records in the order of their indexes. Where they stand is no part of it: a replica
+/// has the same hash before and after it was compacted.
 #[derive(Clone, Default)]
 pub(crate) struct ContainerHash {
     hash: Sha256,
@@ -12,7 +13,7 @@ pub(crate) struct ContainerHash {
 impl ContainerHash {
     /// The next record, unless its body was given up.
     pub(crate) fn add(&mut self, record: &WalkedRecord) {
-        self.hash.update(&record.head);
+        record.placeless_head().iter().for_each(|part| self.hash.update(part));
     }
 
     pub(crate) fn finish(self) -> [u8; 32] {

@@ -5,21 +5,16 @@
 
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
 use crate::datanode_disk::DatanodeDisk;
-use crate::import::manifest::REPEATS_MAX;
-use crate::index::{Measure, Terms};
-use anyhow::ensure;
+use crate::index::{Facts, Measure};
+use crate::repeats::Repeats;
 use parking::Throttle;
-use prost::Message;
-use proto::datanode::{PipelineCommand, pipeline_command};
-use raftlog::WalkedRecord;
+use raftlog::ReadError;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{debug, error};
-use types::{BlockId, ContainerId, LogIndex};
+use types::ContainerId;
 
-/// Looked up with one visit to RocksDB.
-const LOOKUPS_MAX: usize = 1024;
 /// A container of 2 GiB whose records are small, so that all of it is read, takes 32 s; it has just been
 /// written and is in the page cache mostly.
 const BYTES_PER_SECOND: u64 = 64 << 20;
@@ -38,16 +33,8 @@ pub(crate) struct Hasher {
     throttle: Throttle,
 }
 
-/// Entries that look like the first chunk of a block.
-#[derive(Default)]
-struct Firsts {
-    /// Entries that are not looked up yet.
-    unseen: Vec<u64>,
-    repeats: Vec<LogIndex>,
-}
-
 /// A hash and what was found with it, or why there is none.
-type Hashed = Result<([u8; 32], Terms, Vec<LogIndex>), String>;
+type Hashed = Result<([u8; 32], Facts), String>;
 
 impl Hasher {
     pub(crate) fn new(disk: Arc<DatanodeDisk>) -> Hasher {
@@ -70,6 +57,10 @@ impl Hasher {
                 continue;
             };
             if let Err(failure) = self.hash_marking(container).await {
+                // It was compacted meanwhile, which changes no hash: it is read again.
+                if matches!(failure.downcast_ref(), Some(ReadError::Compacted(_))) {
+                    continue;
+                }
                 let disk = self.disk.real.root().display();
                 error!(%disk, %container, error = format!("{failure:#}"), "compute the hash of a container; trying on");
                 sleep(RETRY).await;
@@ -112,7 +103,7 @@ impl Hasher {
 
     async fn hash(&self, container: ContainerId) -> anyhow::Result<Hashed> {
         let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
-        let mut firsts = Firsts::default();
+        let mut repeats = Repeats::of(&self.disk.index, container);
         loop {
             let ReadRecord { walked, is_discarded } = match reader.next().await {
                 Ok(Some(record)) => record,
@@ -120,37 +111,16 @@ impl Hasher {
                 Err(failure) if failure.condemns() => return Ok(Err(failure.to_string())),
                 Err(failure) => return Err(failure.into()),
             };
-            if !is_discarded && begins_block(&walked) {
-                firsts.unseen.push(walked.meta.id.index.0);
-            }
-            if firsts.unseen.len() >= LOOKUPS_MAX {
-                self.find_repeats(container, &mut firsts).await?;
+            if !is_discarded {
+                repeats.see(&walked).await?;
             }
             self.throttle.take(walked.bytes.min(HEAD_READ_BYTES) as usize).await;
         }
         if let Some(why) = reader.wrong_end().await? {
             return Ok(Err(why));
         }
-        self.find_repeats(container, &mut firsts).await?;
-        Ok(Ok((reader.hash(), reader.contents().terms.clone(), firsts.repeats)))
-    }
-
-    /// Finds which of the first chunks began no block: their block is another, or was refused.
-    async fn find_repeats(&self, container: ContainerId, firsts: &mut Firsts) -> anyhow::Result<()> {
-        let unseen = std::mem::take(&mut firsts.unseen);
-        let repeats = self.disk.index.with(move |index| {
-            let mut repeats = Vec::new();
-            for local in unseen {
-                if index.block_record(BlockId { container, local })?.is_none() {
-                    repeats.push(LogIndex(local));
-                }
-            }
-            Ok(repeats)
-        });
-        firsts.repeats.extend(repeats.await?);
-        // More than any source may send: such a container cannot be copied until that limit is higher.
-        ensure!(firsts.repeats.len() <= REPEATS_MAX, "{} first chunks began no block", firsts.repeats.len());
-        Ok(())
+        let facts = Facts { terms: reader.contents().terms.clone(), repeats: repeats.found().await? };
+        Ok(Ok((reader.hash(), facts)))
     }
 
     /// Keeps a hash, unless blocks were deleted since `before` was read: then it is of what no longer is, and
@@ -159,14 +129,14 @@ impl Hasher {
         &self,
         container: ContainerId,
         before: Option<Measure>,
-        (hash, terms, repeats): ([u8; 32], Terms, Vec<LogIndex>),
+        (hash, facts): ([u8; 32], Facts),
     ) -> anyhow::Result<()> {
         let _deleting = self.disk.deleting.lock().await;
-        let terms_read = terms.clone();
+        let terms = facts.terms.clone();
         let saved = self.disk.index.with(move |index| {
             let now = index.measure(container)?;
             let Some(measure) = now.filter(|now| before.as_ref() == Some(now)) else { return Ok(false) };
-            let hashed = Measure { hash: Some(hash), terms: terms_read, repeats, ..measure };
+            let hashed = Measure { hash: Some(hash), facts, ..measure };
             index.save_measure(container, &hashed)?;
             Ok(true)
         });
@@ -184,9 +154,4 @@ impl Hasher {
         self.disk.inventory.look_again(self.disk.id, container);
         sleep(CHANGED_WAIT).await;
     }
-}
-
-fn begins_block(record: &WalkedRecord) -> bool {
-    let command = PipelineCommand::decode(record.meta.meta.clone()).ok().and_then(|it| it.command);
-    matches!(command, Some(pipeline_command::Command::Chunk(chunk)) if chunk.seq == 0)
 }

@@ -107,6 +107,7 @@ impl Heartbeat {
             return Ok(());
         }
         self.take_addresses(&response);
+        self.disks.may_reclaim.store(response.may_reclaim, Ordering::Relaxed);
         self.executor.told(self.orders(identity.node, response), asked_at);
         Ok(())
     }

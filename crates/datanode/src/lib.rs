@@ -13,7 +13,7 @@
 //! upkeep, heartbeat, orders, service         what disks need, what SCM wants, what clients ask
 //! opening, ending                            a pipeline's replica comes and goes
 //! roll, forgetting, retired                  work on a pipeline
-//! import, scrub, hasher, deletion            work on containers
+//! import, compaction, scrub, hasher, deletion, repeats   work on containers
 //! pipelines, pipeline                        the replicas of pipelines that are here
 //! disks, datanode_disk, container_reader     the disks, one of them, the records of its containers
 //! index, inventory                           where blocks are, what SCM is told of containers
@@ -21,6 +21,7 @@
 //! ```
 
 mod blocking;
+mod compaction;
 mod container_end;
 mod container_reader;
 mod copies;
@@ -48,6 +49,7 @@ mod options;
 mod orders;
 mod pipeline;
 mod pipelines;
+mod repeats;
 mod retired;
 mod roll;
 mod scm;

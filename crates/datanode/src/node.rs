@@ -111,6 +111,7 @@ impl Datanode {
         carrier.opener.open_existing().await;
         upkeep::take_inventory(disks, pipelines, executor, workers).await;
         upkeep::start_scrubbing(disks, options, &clock, workers);
+        upkeep::start_compacting(disks, pipelines, options, workers);
         upkeep::start_watching(disks, options, workers);
         let heartbeat = Heartbeat {
             options: options.clone(),

@@ -43,6 +43,14 @@ pub struct DatanodeOptions {
     pub scrub_bytes_per_second: u64,
     /// The time from the beginning of one such pass to the beginning of the next, if it ends sooner.
     pub scrub_interval: Duration,
+    /// A closed container is written anew when so much of what it takes is dead, in percent.
+    pub compact_above_percent: u64,
+    /// The rate at which that reads what stays; 0 turns it off. A container of 2 GiB of which half is dead takes
+    /// 32 s at the default.
+    pub compact_bytes_per_second: u64,
+    /// A container in which blocks were deleted less long ago is left alone: more of them may follow, and then
+    /// the next compaction gives back more for what it writes.
+    pub compact_quiet: Duration,
     /// Replicas that are made here, and those sent to others, together come and go at this rate each. A
     /// container of 2 GiB takes 32 s at the default, which leaves half of a spinning disk (150 MB/s), or of a
     /// link of 1 Gbit/s, to users.
@@ -74,6 +82,9 @@ impl Default for DatanodeOptions {
             read_wait: Duration::from_secs(1),
             scrub_bytes_per_second: 8 << 20,
             scrub_interval: Duration::from_secs(7 * 24 * 3600),
+            compact_above_percent: 50,
+            compact_bytes_per_second: 32 << 20,
+            compact_quiet: Duration::from_secs(10),
             copy_bytes_per_second: 64 << 20,
             log_tail_bytes: 64 << 20,
             forget_interval: Duration::from_secs(5),
@@ -105,6 +116,9 @@ impl DatanodeOptions {
         }
         if self.scrub_interval.is_zero() {
             wrong.push("scrub_interval is zero; scrub_bytes_per_second 0 turns scrubbing off".to_owned());
+        }
+        if !(1..=100).contains(&self.compact_above_percent) {
+            wrong.push(format!("compact_above_percent is {}, not 1 to 100", self.compact_above_percent));
         }
         if self.copy_bytes_per_second == 0 {
             wrong.push("copy_bytes_per_second is zero: nothing would ever be repaired".to_owned());

@@ -17,7 +17,7 @@ use crate::verdict::condemns;
 use anyhow::{Context, bail, ensure};
 use prost::Message;
 use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
-use raftlog::Place;
+use raftlog::{Place, ReadError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,12 +29,6 @@ use types::{BlockId, Clock, ContainerId};
 const ROWS_MAX: usize = 256;
 /// The cost of reading a record's head: a block of the file.
 const HEAD_READ_BYTES: u64 = 4096;
-/// The log has this much to write: the disk is busy ...
-const BUSY_BYTES: usize = 1 << 20;
-/// ... and the scrubber waits for it, but for each record no longer than this: a disk that is always busy is
-/// scrubbed too, with chunks of 1 MiB at 1 MiB/s.
-const BUSY_WAIT_MAX: Duration = Duration::from_secs(1);
-const BUSY_LOOK: Duration = Duration::from_millis(20);
 /// The pause after the index or a container could not be read.
 const RETRY: Duration = Duration::from_secs(60);
 /// Looks at a container that all end without a verdict, before the pass goes on to the next one: what a
@@ -121,8 +115,14 @@ impl Scrubber {
     /// Looks at a container until it is known whether it is good. One of which nobody could tell is looked at
     /// with the next pass.
     async fn scrub_trying(&mut self, position: &mut ScrubPosition) {
-        for attempt in 1..=TRIES_MAX {
+        let mut attempt = 0;
+        while attempt < TRIES_MAX {
             let Err(failure) = self.scrub_marking(position).await else { return };
+            // It stands in other segments now, which are looked at instead.
+            if matches!(failure.downcast_ref(), Some(ReadError::Compacted(_))) {
+                continue;
+            }
+            attempt += 1;
             self.disk.counters.scrub_unread.fetch_add(1, Ordering::Relaxed);
             let (disk, container) = (self.disk.real.root().display(), position.container);
             let error = format!("{failure:#}");
@@ -189,10 +189,15 @@ impl Scrubber {
             for row in &rows {
                 sum.add(&row.record);
                 if let Err(failure) = self.scrub_block(row).await {
-                    // Deleted meanwhile, perhaps.
+                    // Deleted meanwhile, perhaps, or moved by a compaction.
                     let block = row.block;
-                    if self.disk.index.with(move |index| index.block_record(block)).await?.is_some() {
+                    let places = self.disk.index.with(move |index| index.places(block)).await?;
+                    if places == row.places {
                         return Err(failure.context(format!("block {block}")));
+                    }
+                    if !places.is_empty() {
+                        let moved = BlockRow { places, ..*row };
+                        self.scrub_block(&moved).await.with_context(|| format!("block {block}"))?;
                     }
                 }
             }
@@ -245,10 +250,7 @@ impl Scrubber {
     async fn pace(&mut self, bytes: u64) {
         let wait = Duration::from_secs_f64(bytes as f64 / self.options.bytes_per_second as f64);
         sleep_until(self.next_read).await;
-        let patience = Instant::now() + BUSY_WAIT_MAX;
-        while self.disk.space.unflushed_bytes() > BUSY_BYTES && Instant::now() < patience {
-            sleep(BUSY_LOOK).await;
-        }
+        self.disk.until_idle().await;
         self.next_read = self.next_read.max(Instant::now()) + wait;
         self.disk.counters.scrubbed_bytes.fetch_add(bytes, Ordering::Relaxed);
     }

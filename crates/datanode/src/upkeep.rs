@@ -1,6 +1,7 @@
 //! The work of a node for its disks beside their pipelines: finishing what a crash cut short, knowing what is
 //! there, hashing and scrubbing it, and asking each disk how it is.
 
+use crate::compaction::{self, CompactOptions, Compactor};
 use crate::deletion;
 use crate::disks::Disks;
 use crate::hasher::Hasher;
@@ -21,11 +22,12 @@ pub(crate) async fn recover(disks: &Disks) {
         let recover = async {
             orders::recover_deletions(disk).await?;
             import::recover(disk.space.disk(), &disk.index).await?;
+            compaction::recover(disk).await?;
             deletion::recover(disk).await
         };
         if let Err(failure) = recover.await {
             let disk = disk.real.root().display();
-            error!(%disk, error = format!("{failure:#}"), "finish copies and deletions of replicas");
+            error!(%disk, error = format!("{failure:#}"), "finish copies, compactions and deletions of replicas");
         }
     }
 }
@@ -60,6 +62,27 @@ pub(crate) fn start_scrubbing(
     }
     for disk in &disks.open {
         workers.spawn_until_stop(Scrubber::new(disk.clone(), scrub, clock.clone()).run());
+    }
+}
+
+/// Begins to write those closed containers of each disk anew of which enough is dead.
+pub(crate) fn start_compacting(
+    disks: &Disks,
+    pipelines: &Arc<Pipelines>,
+    options: &DatanodeOptions,
+    workers: &Workers,
+) {
+    let compact = CompactOptions {
+        above_percent: options.compact_above_percent,
+        bytes_per_second: options.compact_bytes_per_second,
+        quiet: options.compact_quiet,
+    };
+    if compact.bytes_per_second == 0 {
+        return;
+    }
+    for disk in disks.open.iter().cloned() {
+        let compactor = Compactor::new(disk, pipelines.clone(), compact, disks.may_reclaim.clone());
+        workers.spawn_until_stop(compactor.run());
     }
 }
 

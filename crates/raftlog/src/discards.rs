@@ -4,16 +4,19 @@
 //! ```text
 //! offset size field
 //!      0    4 magic   "FLdi"
-//!      4    1 version 1
+//!      4    1 version 2
 //!      5    3 zero
 //!      8    8 owner
 //!     16    4 count   1 to 65536
 //!     20    4 crc     CRC32C of the crc of the block before (none for the first), bytes 0..20 and what follows
-//!     24 40·n records: tag 8, index 8, offset 8, segment 4, meta_bytes 4, body_bytes 4, zero 4
+//!     24 56·n records: tag 8, index 8, offset 8, segment 4, meta_bytes 4, body_bytes 4, zero 4, name 16
 //! ```
+//!
+//! Records of version 1, which is read, have no name.
 
+use crate::compacted::Compacted;
 use crate::read::read_error;
-use crate::record::{ALIGNMENT, BODY_BYTES_MAX, META_BYTES_MAX, head_bytes};
+use crate::record::{ALIGNMENT, BODY_BYTES_MAX, META_BYTES_MAX, head_bytes, record_bytes};
 use crate::scan::ScanError;
 use crate::segment::{SegmentId, owner_dir};
 use crate::{LogSpace, Place, ReadError};
@@ -27,13 +30,16 @@ use types::{LogIndex, OwnerId};
 
 pub(crate) const FILE_NAME: &str = "discarded";
 const MAGIC: [u8; 4] = *b"FLdi";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version whose records have no name.
+const NAMELESS: u8 = 1;
 const CRC_AT: usize = 20;
 const HEADER_BYTES: usize = CRC_AT + 4;
-const RECORD_BYTES: usize = 40;
+const NAMELESS_BYTES: usize = 40;
+const RECORD_BYTES: usize = NAMELESS_BYTES + 16;
 const COUNT_MAX: usize = 1 << 16;
-/// A container of 2 GiB has half a million records of 4 KiB: 20 MiB here. A longer file is none of ours, and
-/// none gets so long.
+/// A container of 2 GiB has half a million records of 4 KiB: 28 MiB here. A longer file is none of ours, and
+/// none gets so long: 4.7 million records are listed, and then no more.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Space is given back in whole blocks of this size, those of ext4 and xfs unless somebody chose others.
@@ -45,15 +51,28 @@ pub struct Discarded {
     /// The tag under which the caller gave it up: all records of one tag go together.
     pub tag: u64,
     pub index: LogIndex,
+    /// Its place when it was given up. A compaction leaves it out, and then nothing is there.
     pub place: Place,
     meta_bytes: u32,
+    /// The caller's name of the tag, which the record's own head has as long as it is there. `None`: it was
+    /// written before there were names.
+    pub name: Option<u128>,
+}
+
+/// A record that is to be given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Discard {
+    pub tag: u64,
+    pub name: u128,
+    pub place: Place,
 }
 
 /// All of an owner.
 #[derive(Clone, Debug)]
 pub struct Discards {
     owner: OwnerId,
-    by_place: BTreeMap<(u32, u64), Discarded>,
+    compacted: Compacted,
+    by_index: BTreeMap<LogIndex, Discarded>,
     /// The bytes of the whole blocks; `crc` is the checksum of the last.
     bytes: u64,
     crc: u32,
@@ -68,26 +87,35 @@ pub struct DiscardsSum {
     /// Of all records, whatever their order; 0 where there is none. It tells sets apart that came about by
     /// chance, and is no protection from somebody who makes them.
     pub digest: u64,
-    /// The bytes of the bodies, and what their holes give back of them.
+    /// The bytes of the bodies of all that were ever given up.
     pub body_bytes: u64,
+    /// Of the records that are still there, what the holes in their bodies give back,
     pub hole_bytes: u64,
+    /// and what they take all the same: a compaction gives that back.
+    pub dead_bytes: u64,
 }
 
 impl DiscardsSum {
-    fn add(&mut self, record: &Discarded) {
-        let hole = record.hole();
+    fn add(&mut self, record: &Discarded, is_here: bool) {
         self.digest = self.digest.wrapping_add(record.digest());
         self.body_bytes += u64::from(record.place.body_bytes);
-        self.hole_bytes += hole.end - hole.start;
+        if is_here {
+            let hole = record.hole();
+            self.hole_bytes += hole.end - hole.start;
+            self.dead_bytes += record.record_bytes() - (hole.end - hole.start);
+        }
     }
 }
 
 impl Discarded {
-    /// FNV-1a over the record's bytes, and splitmix64's last steps, without which sums would meet: near
-    /// records have near hashes.
+    /// FNV-1a over what is the same wherever the record stands, and splitmix64's last steps, without which
+    /// sums would meet: near records have near hashes.
     fn digest(&self) -> u64 {
-        let mut bytes = BytesMut::with_capacity(RECORD_BYTES);
-        self.put(&mut bytes);
+        let mut bytes = BytesMut::with_capacity(24);
+        bytes.put_u64_le(self.tag);
+        bytes.put_u64_le(self.index.0);
+        bytes.put_u32_le(self.meta_bytes);
+        bytes.put_u32_le(self.place.body_bytes);
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let mut hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv);
         hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -103,6 +131,10 @@ impl Discarded {
         start..end.max(start)
     }
 
+    fn record_bytes(&self) -> u64 {
+        record_bytes(self.meta_bytes as usize, self.place.body_bytes as usize)
+    }
+
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.tag);
         out.put_u64_le(self.index.0);
@@ -111,6 +143,7 @@ impl Discarded {
         out.put_u32_le(self.meta_bytes);
         out.put_u32_le(self.place.body_bytes);
         out.put_u32_le(0);
+        out.put_u128_le(self.name.unwrap_or_default());
     }
 
     fn get(owner: OwnerId, mut bytes: &[u8]) -> Option<Discarded> {
@@ -119,26 +152,26 @@ impl Discarded {
         let is_record = meta_bytes as usize <= META_BYTES_MAX && body_bytes as usize <= BODY_BYTES_MAX;
         let is_place = offset.is_multiple_of(ALIGNMENT) && offset < 1 << 40;
         let place = Place { owner, segment, offset, body_bytes };
-        (is_record && is_place && bytes.get_u32_le() == 0).then_some(Discarded {
-            tag,
-            index,
-            place,
-            meta_bytes,
-        })
+        let is_whole = is_record && is_place && bytes.get_u32_le() == 0;
+        let name = (!bytes.is_empty()).then(|| bytes.get_u128_le());
+        is_whole.then_some(Discarded { tag, index, place, meta_bytes, name })
     }
 }
 
 impl Discards {
     pub fn none(owner: OwnerId) -> Discards {
-        Discards { owner, by_place: BTreeMap::new(), bytes: 0, crc: 0 }
+        Discards { owner, compacted: Compacted::NEVER, by_index: BTreeMap::new(), bytes: 0, crc: 0 }
     }
 
-    /// Reads what was given up. What a crash left of a last block was never acted upon, and does not count.
+    /// Reads what was given up, and what of that is gone by now. What a crash left of a last block was never
+    /// acted upon, and does not count.
     pub async fn read(disk: &dyn Disk, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
-        match disk.open(&path(owners_dir, owner), false).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Discards::none(owner)),
-            opened => Discards::read_file(opened?, owner).await,
-        }
+        let compacted = Compacted::read(disk, owners_dir, owner).await?;
+        let discards = match disk.open(&path(owners_dir, owner), false).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Discards::none(owner),
+            opened => Discards::read_file(opened?, owner).await?,
+        };
+        Ok(discards.after(compacted))
     }
 
     pub(crate) async fn read_file(file: Arc<dyn File>, owner: OwnerId) -> io::Result<Discards> {
@@ -149,6 +182,11 @@ impl Discards {
             )));
         }
         Ok(Discards::decode(owner, &file.read_at(0, len as usize).await?))
+    }
+
+    /// The same list of an owner that was compacted so.
+    pub fn after(self, compacted: Compacted) -> Discards {
+        Discards { compacted, ..self }
     }
 
     fn decode(owner: OwnerId, bytes: &[u8]) -> Discards {
@@ -162,29 +200,58 @@ impl Discards {
         discards
     }
 
+    pub fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    pub fn compacted(&self) -> &Compacted {
+        &self.compacted
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.by_place.is_empty()
+        self.by_index.is_empty()
     }
 
-    /// Iterates in the order of their places.
+    /// Iterates in the order of their indexes.
     pub fn iter(&self) -> impl Iterator<Item = &Discarded> {
-        self.by_place.values()
+        self.by_index.values()
     }
 
-    /// Whether the body of this record was given up.
+    pub fn get(&self, index: LogIndex) -> Option<&Discarded> {
+        self.by_index.get(&index)
+    }
+
+    /// Whether the body of this record was given up. One that was while its owner was being compacted is
+    /// listed where it stood before.
     pub fn contains(&self, index: LogIndex, place: &Place) -> bool {
-        let listed = self.by_place.get(&(place.segment, place.offset));
-        listed.is_some_and(|listed| listed.index == index && listed.place == *place)
+        let has_moved =
+            |listed: &Discarded| !self.is_here(listed) && self.compacted.segments.start <= place.segment;
+        self.get(index).is_some_and(|listed| listed.place == *place || has_moved(listed))
+    }
+
+    /// Whether a record stands where it is listed, unless somebody removed its file.
+    fn is_here(&self, record: &Discarded) -> bool {
+        record.place.segment >= self.compacted.segments.start
+    }
+
+    /// Whether all of these records were given up, and left out by a compaction.
+    pub fn are_gone(&self, indexes: Range<LogIndex>) -> bool {
+        let (first, end) = (indexes.start, indexes.end);
+        if first >= end {
+            return true;
+        }
+        let gone = self.by_index.range(first..end).filter(|(_, record)| !self.is_here(record));
+        gone.count() as u64 == end.0 - first.0
     }
 
     /// The bytes that their holes give back.
     pub fn hole_bytes(&self) -> u64 {
-        self.iter().map(|record| record.hole()).map(|hole| hole.end - hole.start).sum()
+        self.sum().hole_bytes
     }
 
     pub fn sum(&self) -> DiscardsSum {
         let mut sum = DiscardsSum::default();
-        self.iter().for_each(|record| sum.add(record));
+        self.iter().for_each(|record| sum.add(record, self.is_here(record)));
         DiscardsSum { blocks: self.tags().len() as u64, ..sum }
     }
 
@@ -193,7 +260,7 @@ impl Discards {
     }
 
     fn add(&mut self, records: &[Discarded]) {
-        self.by_place.extend(records.iter().map(|it| ((it.place.segment, it.place.offset), *it)));
+        self.by_index.extend(records.iter().map(|record| (record.index, *record)));
     }
 }
 
@@ -211,21 +278,43 @@ impl LogSpace {
         &self,
         owners_dir: &str,
         owner: OwnerId,
-        records: &[(u64, Place)],
+        records: &[Discard],
     ) -> Result<Discards, ReadError> {
         let file = path(owners_dir, owner);
         let io_error = |error| read_error(file.clone(), 0, ScanError::Io(error));
         let mut discards = self.discards(owners_dir, owner).await.map_err(io_error)?;
+        let at = |record: &Discarded| (record.place.segment, record.place.offset);
+        let listed: BTreeSet<(u32, u64)> = discards.iter().map(at).collect();
         let mut fresh = Vec::new();
-        for (tag, place) in records {
-            if !discards.by_place.contains_key(&(place.segment, place.offset)) {
+        for Discard { tag, name, place } in records {
+            if !listed.contains(&(place.segment, place.offset)) {
                 let head = self.read_head(owners_dir, *place).await?;
                 let meta_bytes = head.meta.len() as u32; // as it stood in the header
-                fresh.push(Discarded { tag: *tag, index: head.id.index, place: *place, meta_bytes });
+                let (tag, index, name) = (*tag, head.id.index, Some(*name));
+                fresh.push(Discarded { tag, index, place: *place, meta_bytes, name });
             }
         }
         self.append_discards(owners_dir, &mut discards, &fresh).await.map_err(io_error)?;
         Ok(discards)
+    }
+
+    /// Remembers, durably, names of records that were given up before there were names: their heads are about
+    /// to go. One caller at a time for each owner.
+    pub async fn name_discards(
+        &self,
+        owners_dir: &str,
+        owner: OwnerId,
+        names: &BTreeMap<LogIndex, u128>,
+    ) -> io::Result<()> {
+        let mut discards = self.discards(owners_dir, owner).await?;
+        let nameless = discards.iter().filter(|record| record.name.is_none());
+        let named = nameless.filter_map(|record| {
+            let name = Some(*names.get(&record.index)?);
+            Some(Discarded { name, ..*record })
+        });
+        let fresh: Vec<Discarded> = named.collect();
+        // What comes later in the list counts.
+        self.append_discards(owners_dir, &mut discards, &fresh).await
     }
 
     /// Punches the holes of the records with these tags, durably. Doing it again changes nothing.
@@ -236,7 +325,8 @@ impl LogSpace {
         is_meant: impl Fn(u64) -> bool,
     ) -> io::Result<()> {
         let mut open: Option<(u32, Arc<dyn File>)> = None;
-        for record in discards.iter().filter(|record| is_meant(record.tag)) {
+        let is_due = |record: &&Discarded| discards.is_here(record) && is_meant(record.tag);
+        for record in discards.iter().filter(is_due) {
             let hole = record.hole();
             if hole.is_empty() {
                 continue;
@@ -316,20 +406,25 @@ fn decode_block(owner: OwnerId, before: u32, bytes: &[u8]) -> Option<(Vec<Discar
     let mut header = bytes.get(..HEADER_BYTES)?;
     let mut start = [0; 8];
     header.copy_to_slice(&mut start);
-    if start[..4] != MAGIC || start[4..] != [VERSION, 0, 0, 0] || header.get_u64_le() != owner.0 {
+    let bytes_of_record = match start[4] {
+        NAMELESS => NAMELESS_BYTES,
+        VERSION => RECORD_BYTES,
+        _ => return None,
+    };
+    if start[..4] != MAGIC || start[5..] != [0, 0, 0] || header.get_u64_le() != owner.0 {
         return None;
     }
     let (count, crc) = (header.get_u32_le() as usize, header.get_u32_le());
     if count == 0 || count > COUNT_MAX {
         return None;
     }
-    let block_bytes = HEADER_BYTES + count * RECORD_BYTES;
+    let block_bytes = HEADER_BYTES + count * bytes_of_record;
     let block = bytes.get(..block_bytes)?;
     if checksum(before, block) != crc {
         return None;
     }
     let records =
-        block[HEADER_BYTES..].chunks_exact(RECORD_BYTES).map(|record| Discarded::get(owner, record));
+        block[HEADER_BYTES..].chunks_exact(bytes_of_record).map(|record| Discarded::get(owner, record));
     Some((records.collect::<Option<Vec<_>>>()?, block_bytes, crc))
 }
 
@@ -339,22 +434,58 @@ mod tests {
 
     fn record(tag: u64, offset: u64, body_bytes: u32) -> Discarded {
         let place = Place { owner: OwnerId(0x11), segment: 0x22, offset, body_bytes };
-        Discarded { tag, index: LogIndex(tag + 1), place, meta_bytes: 0x33 }
+        Discarded { tag, index: LogIndex(offset + 1), place, meta_bytes: 0x33, name: Some(0x66) }
     }
 
-    #[test]
-    fn version_1_is_laid_out_as_documented() {
-        let (bytes, crc) = encode_block(OwnerId(0x11), 0, &[record(0x44, 0x48, 0x55)]);
-        let mut expected = b"FLdi\x01\0\0\0".to_vec();
+    /// The bytes of a block with one record, whose fields are documented.
+    fn laid_out(version: u8) -> Vec<u8> {
+        let mut expected = [b"FLdi", &[version, 0, 0, 0][..]].concat();
         expected.extend(0x11u64.to_le_bytes());
         expected.extend(1u32.to_le_bytes());
         let mut rows = Vec::new();
-        [0x44u64, 0x45, 0x48].iter().for_each(|field| rows.extend(field.to_le_bytes()));
+        [0x44u64, 0x49, 0x48].iter().for_each(|field| rows.extend(field.to_le_bytes()));
         [0x22u32, 0x33, 0x55, 0].iter().for_each(|field| rows.extend(field.to_le_bytes()));
-        assert_eq!(crc, crc32c::crc32c_append(crc32c::crc32c(&expected), &rows));
-        expected.extend(crc.to_le_bytes());
-        expected.extend(rows);
-        assert_eq!(bytes, expected);
+        if version == 2 {
+            rows.extend(0x66u128.to_le_bytes());
+        }
+        expected.extend(crc32c::crc32c_append(crc32c::crc32c(&expected), &rows).to_le_bytes());
+        [expected, rows].concat()
+    }
+
+    #[test]
+    fn version_2_is_laid_out_as_documented_and_version_1_is_read() {
+        let named = record(0x44, 0x48, 0x55);
+        let (bytes, crc) = encode_block(OwnerId(0x11), 0, &[named]);
+        assert_eq!(bytes, laid_out(2));
+        let old = laid_out(1);
+        let (records, old_bytes, old_crc) = decode_block(OwnerId(0x11), 0, &old).unwrap();
+        assert_eq!((records, old_bytes), (vec![Discarded { name: None, ..named }], old.len()));
+        let (second, _) = encode_block(OwnerId(0x11), old_crc, &[named]);
+        let both = Discards::decode(OwnerId(0x11), &[&old[..], &second].concat());
+        assert_eq!(both.iter().collect::<Vec<_>>(), [&named], "what was named later has its name");
+        assert_ne!(crc, old_crc);
+    }
+
+    #[test]
+    fn what_a_compaction_left_out_is_gone_and_counts_in_the_digest_alone() {
+        let compacted = |start| Compacted { segments: start..0x99, ..Compacted::NEVER };
+        let mut discards = Discards::none(OwnerId(0x11));
+        discards.add(&[record(1, 0, 9000), record(1, 1, 9), record(3, 2, 9)]);
+        let (before, place) = (discards.sum(), record(1, 0, 9000).place);
+        let gone = |discards: &Discards, indexes: Range<u64>| {
+            discards.are_gone(LogIndex(indexes.start)..LogIndex(indexes.end))
+        };
+        assert!(gone(&discards, 5..5) && !gone(&discards, 1..2), "they are listed, and there");
+        let after = discards.clone().after(compacted(0x23));
+        assert!(gone(&after, 1..4) && gone(&after, 2..3) && !gone(&after, 0..2) && !gone(&after, 1..5));
+        let DiscardsSum { hole_bytes, dead_bytes, .. } = before;
+        // Heads of 72 + 0x33 bytes with a sum of four, padded.
+        assert_eq!((hole_bytes, dead_bytes), (4096, 9128 - 4096 + 2 * 136));
+        assert_eq!(after.sum(), DiscardsSum { hole_bytes: 0, dead_bytes: 0, ..before });
+        let (elsewhere, moved) = (Place { offset: 8, ..place }, Place { segment: 0x23, ..place });
+        assert!(discards.contains(LogIndex(1), &place) && !discards.contains(LogIndex(1), &elsewhere));
+        assert!(!discards.contains(LogIndex(1), &moved) && after.contains(LogIndex(1), &moved));
+        assert!(!after.contains(LogIndex(4), &moved));
     }
 
     /// The digest of docs/format/discarded.md, which nodes of several versions compare.
@@ -371,7 +502,9 @@ mod tests {
         let both = sum(&[one, two]);
         assert_eq!((both.blocks, both.body_bytes, both.hole_bytes), (1, 9009, 4096));
         assert_ne!(both.digest, sum(&[one]).digest);
-        assert_ne!(sum(&[one]).digest, sum(&[record(1, 8, 9000)]).digest, "in another place");
+        let moved = Discarded { place: Place { segment: 9, offset: 8, ..one.place }, name: None, ..one };
+        assert_eq!(sum(&[one]).digest, sum(&[moved]).digest, "in another place");
+        assert_ne!(sum(&[one]).digest, sum(&[Discarded { index: LogIndex(7), ..one }]).digest);
         assert_eq!(sum(&[one]).digest.wrapping_add(sum(&[three]).digest), sum(&[one, three]).digest);
     }
 

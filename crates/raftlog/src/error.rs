@@ -1,5 +1,5 @@
 use disk::ReadFault;
-use types::{LogId, LogIndex};
+use types::{LogId, LogIndex, OwnerId};
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -37,6 +37,9 @@ pub enum ReadError {
     Damaged { file: String, offset: u64, why: String },
     #[error("{file}: {why}")]
     Io { file: String, fault: ReadFault, why: String },
+    /// Its records stand in other segments by now: whoever reads all of them begins again.
+    #[error("owner {0} was compacted while it was read")]
+    Compacted(OwnerId),
 }
 
 impl ReadError {
@@ -46,7 +49,7 @@ impl ReadError {
         match self {
             ReadError::Damaged { .. } | ReadError::NotFound { .. } => true,
             ReadError::Io { fault, .. } => *fault == ReadFault::Medium,
-            ReadError::OutOfRange { .. } => false,
+            ReadError::OutOfRange { .. } | ReadError::Compacted(_) => false,
         }
     }
 }

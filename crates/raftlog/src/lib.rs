@@ -12,6 +12,7 @@
 
 mod body;
 mod cache;
+mod compacted;
 mod core;
 mod discards;
 mod entry;
@@ -27,6 +28,7 @@ mod owner_files;
 mod read;
 mod record;
 mod recovery;
+mod rewrite;
 mod scan;
 mod segment;
 mod segment_index;
@@ -37,13 +39,15 @@ mod state;
 mod walk;
 mod writer;
 
-pub use discards::{Discarded, Discards, DiscardsSum, HOLE_BLOCK_BYTES};
+pub use compacted::Compacted;
+pub use discards::{Discard, Discarded, Discards, DiscardsSum, HOLE_BLOCK_BYTES};
 pub use entry::{BodyPieces, Entry, EntryMeta, Place};
 pub use error::{AppendError, OpenError, ReadError};
 pub use flush::FlushToken;
 pub use log::Log;
 pub use options::{LogSpaceOptions, LogSpec};
 pub use owner_files::{OwnerFile, owner_files};
+pub use rewrite::{Rewrite, stray_segments};
 pub use space::LogSpace;
 pub use space_metrics::SpaceMetrics;
 pub use state::{HardState, LogState};

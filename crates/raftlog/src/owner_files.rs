@@ -1,11 +1,12 @@
 //! The files of one owner, whether or not a log knows them.
 
+use crate::compacted::{self, Compacted};
 use crate::segment::{SegmentId, owner_dir};
 use disk::Disk;
 use std::io;
 use types::OwnerId;
 
-/// A file in an owner's directory: a segment, its index, the list of what was discarded.
+/// A file in an owner's directory: a segment, its index, the list of what was discarded, and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerFile {
     pub name: String,
@@ -19,11 +20,18 @@ impl OwnerFile {
     }
 }
 
-/// All files of an owner, by name, which is the order of its segments; none when it has no directory.
+/// All files of an owner, by name, which is the order of its segments; none when it has no directory. Segments
+/// that a compaction left, or has not finished, are not among them.
 pub async fn owner_files(disk: &dyn Disk, owners_dir: &str, owner: OwnerId) -> io::Result<Vec<OwnerFile>> {
     let dir = owner_dir(owners_dir, owner);
     let mut names = disk.list(&dir).await?;
     names.sort_unstable();
+    let compacted = match names.iter().any(|name| name == compacted::FILE_NAME) {
+        true => Compacted::read(disk, owners_dir, owner).await?,
+        false => Compacted::NEVER,
+    };
+    let is_of_it = |number| compacted.segments.contains(&number);
+    names.retain(|name| SegmentId::parse_number(name).is_none_or(is_of_it));
     let mut files = Vec::with_capacity(names.len());
     for name in names {
         match disk.open(&format!("{dir}/{name}"), false).await {

@@ -39,7 +39,7 @@ const OWNER_AT: usize = LOG_AT + 8;
 const TERM_AT: usize = OWNER_AT + 8;
 const INDEX_AT: usize = TERM_AT + 8;
 const NEXT_OWNER_AT: usize = INDEX_AT + 8;
-const OFFSET_AT: usize = NEXT_OWNER_AT + 8;
+pub(crate) const OFFSET_AT: usize = NEXT_OWNER_AT + 8;
 const SEGMENT_AT: usize = OFFSET_AT + 8;
 pub(crate) const META_BYTES_AT: usize = SEGMENT_AT + 4;
 pub(crate) const BODY_BYTES_AT: usize = META_BYTES_AT + 4;
@@ -170,6 +170,16 @@ pub(crate) fn encode_head(log: u64, entry: &Entry, place: &Place, out: &mut Byte
     out.put_slice(&entry.meta);
     crc = crc32c::crc32c_append(crc, &out[crcs_start..]);
     out[start + CRC_AT..start + HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The head of a record that says of itself that it stands elsewhere in its owner, and is else the same.
+pub(crate) fn move_head(head: &[u8], segment: u32, offset: u64) -> Bytes {
+    let mut moved = BytesMut::from(head);
+    moved[OFFSET_AT..SEGMENT_AT].copy_from_slice(&offset.to_le_bytes());
+    moved[SEGMENT_AT..META_BYTES_AT].copy_from_slice(&segment.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&moved[..CRC_AT]), &moved[HEADER_BYTES..]);
+    moved[CRC_AT..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    moved.freeze()
 }
 
 impl Header {
@@ -358,6 +368,18 @@ mod tests {
         assert!(header.check_place(OwnerId(6), 2, 64).is_err());
         assert!(header.check_place(OwnerId(5), 3, 64).is_err());
         assert!(header.check_place(OwnerId(5), 2, 72).is_err());
+    }
+
+    #[test]
+    fn a_moved_head_is_that_of_the_same_entry_in_another_place() {
+        let original = entry(b"meta", &[0x5a; 301], Some(OwnerId(6)));
+        let bytes = encode(&original);
+        let head_bytes = head_bytes(4, 301) as usize;
+        let moved = move_head(&bytes[..head_bytes], 7, 800);
+        let moved: Bytes = [&moved[..], &bytes[head_bytes..]].concat().into();
+        let header = Header::decode(&moved).unwrap();
+        header.check_place(OwnerId(5), 7, 800).unwrap();
+        assert_eq!(Head::decode(header, &moved).unwrap().decode_entry(&moved), Ok(original));
     }
 
     /// Found by the fuzzer: such a record decoded to an entry that is encoded to other bytes.

@@ -1,8 +1,11 @@
 //! Going through an owner's records by place, whether or not a log knows them: what is derived from them is
 //! rebuilt, compared and scrubbed this way.
 
+use crate::discards::Discards;
 use crate::read::read_error;
-use crate::record::{ALIGNMENT, DecodeError, Head, check_field};
+use crate::record::{
+    ALIGNMENT, CRC_AT, DecodeError, HEADER_BYTES, Head, META_BYTES_AT, OFFSET_AT, check_field,
+};
 use crate::scan::{ScanError, SegmentReader};
 use crate::segment::{SegmentId, owner_dir};
 use crate::{EntryMeta, ReadError};
@@ -10,25 +13,31 @@ use bytes::Bytes;
 use disk::{Disk, File};
 use std::io;
 use std::sync::Arc;
-use types::{CRC_CHUNK_BYTES, ChecksumMismatch, OwnerId, PayloadError};
+use types::{CRC_CHUNK_BYTES, ChecksumMismatch, LogIndex, OwnerId, PayloadError};
 
 /// The bytes of a body that are read and verified at once.
 const BODY_READ_BYTES: usize = 1 << 20;
 const _: () = assert!(BODY_READ_BYTES.is_multiple_of(CRC_CHUNK_BYTES));
 
+/// Bodies up to this long are read with their heads, and those of their neighbours.
+const BODY_IN_WINDOW_MAX: usize = 64 << 10;
+
 /// Goes through the records of one owner, in order, from the first. What is behind them in a file (space
-/// allocated ahead, what a recycled file held before) is none of them.
+/// allocated ahead, what a recycled file held before) is none of them. Where it was compacted, the records
+/// that were left out are missing, and no others may be.
 pub struct OwnerWalk {
     disk: Arc<dyn Disk>,
     owners_dir: String,
     owner: OwnerId,
+    discards: Arc<Discards>,
     /// Numbers of the segments still to come, the next one last, and the number it should have.
     later: Vec<u32>,
     next_segment: u32,
     open: Option<(SegmentId, Arc<dyn File>, SegmentReader)>,
     offset: u64,
-    /// The log, and the record before.
-    last: Option<(u64, EntryMeta)>,
+    /// The index that the next record has, where none is left out.
+    next_index: Option<LogIndex>,
+    log: Option<u64>,
     end: Option<WalkEnd>,
 }
 
@@ -42,6 +51,15 @@ pub struct WalkedRecord {
     /// Everything before its body, as it stands in the file.
     pub head: Bytes,
     body_crcs: Arc<[u32]>,
+}
+
+impl WalkedRecord {
+    /// Everything before its body that does not say where it stands: the same in all replicas, however often
+    /// each was compacted.
+    pub fn placeless_head(&self) -> [&[u8]; 3] {
+        let head = &self.head;
+        [&head[..OFFSET_AT], &head[META_BYTES_AT..CRC_AT], &head[HEADER_BYTES..]]
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -82,13 +100,40 @@ impl OwnerWalk {
         owner: OwnerId,
         segment: u32,
     ) -> io::Result<OwnerWalk> {
+        let discards = Discards::read(&*disk, owners_dir, owner).await?;
+        OwnerWalk::over(disk, owners_dir, Arc::new(discards), segment).await
+    }
+
+    /// The same of an owner whose list of discards was read.
+    pub async fn over(
+        disk: Arc<dyn Disk>,
+        owners_dir: &str,
+        discards: Arc<Discards>,
+        segment: u32,
+    ) -> io::Result<OwnerWalk> {
+        let (owner, compacted) = (discards.owner(), discards.compacted());
+        let segments = compacted.segments.start.max(segment)..compacted.segments.end;
         let names = disk.list(&owner_dir(owners_dir, owner)).await?;
         let numbers = names.iter().filter_map(|name| SegmentId::parse_number(name));
-        let mut later: Vec<_> = numbers.filter(|number| *number >= segment).collect();
+        let mut later: Vec<_> = numbers.filter(|number| segments.contains(number)).collect();
         later.sort_unstable_by(|a, b| b.cmp(a));
-        let (open, offset, last, end) = Default::default();
-        let (owners_dir, next_segment) = (owners_dir.to_owned(), segment);
-        Ok(OwnerWalk { disk, owners_dir, owner, later, next_segment, open, offset, last, end })
+        let begins = compacted.is_compacted() && segments.start == compacted.segments.start;
+        let next_index = begins.then_some(compacted.first);
+        let (open, offset, log, end) = Default::default();
+        let (owners_dir, next_segment) = (owners_dir.to_owned(), segments.start);
+        Ok(OwnerWalk {
+            disk,
+            owners_dir,
+            owner,
+            discards,
+            later,
+            next_segment,
+            open,
+            offset,
+            next_index,
+            log,
+            end,
+        })
     }
 
     /// The next record. Once they end, the same end however often it is asked.
@@ -128,6 +173,25 @@ impl OwnerWalk {
         read.map_err(|error| read_error(self.path_of(record), place.offset, error))
     }
 
+    /// The whole body of the record that was walked last, verified, and what pads it: in parts.
+    pub async fn read_last_body(&mut self, record: &WalkedRecord) -> Result<Vec<Bytes>, ReadError> {
+        let (place, padded) = (record.meta.place, record.bytes as usize - record.head.len());
+        if padded > BODY_IN_WINDOW_MAX {
+            let mut parts = Vec::with_capacity(padded.div_ceil(BODY_READ_BYTES));
+            for at in (0..padded).step_by(BODY_READ_BYTES) {
+                parts.push(self.read_body(record, at).await?);
+            }
+            return Ok(parts);
+        }
+        let (_, _, reader) = self.open.as_mut().expect("a record of it was walked");
+        let read = reader.bytes(place.offset + record.head.len() as u64, padded).await;
+        let read = read.map_err(ScanError::Io).and_then(|body| {
+            check_part(record, 0, padded, &body)?;
+            Ok(vec![body])
+        });
+        read.map_err(|error| read_error(self.path_of(record), place.offset, error))
+    }
+
     fn path_of(&self, record: &WalkedRecord) -> String {
         let place = record.meta.place;
         SegmentId { owner: place.owner, segment: place.segment }.path(&self.owners_dir)
@@ -150,7 +214,7 @@ impl OwnerWalk {
     async fn open_next(&mut self) -> Result<bool, ReadError> {
         let segment = self.next_segment;
         match self.later.pop() {
-            None => self.end = Some(WalkEnd::Unfinished { segment, offset: 0 }),
+            None => self.end = Some(self.unfinished(segment, 0)),
             Some(found) if found != segment => {
                 let why = format!("segment {segment:08x} is missing, {found:08x} is there");
                 self.end = Some(WalkEnd::Bad { segment, offset: 0, why });
@@ -172,9 +236,13 @@ impl OwnerWalk {
         let (_, _, reader) = self.open.as_mut().expect("the caller opened it");
         let head = reader.head(self.offset).await?;
         let Head { header, ref body_crcs, ref meta } = head;
-        if let Some((log, last)) = &self.last {
-            header.check_log(*log)?;
-            check_field("index", header.id.index.0, last.id.index.next().0)?;
+        if let Some(log) = self.log {
+            header.check_log(log)?;
+        }
+        if let Some(next) = self.next_index
+            && (header.id.index < next || !self.discards.are_gone(next..header.id.index))
+        {
+            check_field("index", header.id.index.0, next.0)?;
         }
         let bytes = reader.bytes(self.offset, header.head_bytes() as usize).await?;
         let meta = EntryMeta {
@@ -185,12 +253,25 @@ impl OwnerWalk {
             place: header.place,
         };
         self.offset += header.record_bytes();
-        self.last = Some((header.log, EntryMeta { meta: Bytes::new(), ..meta.clone() }));
+        (self.log, self.next_index) = (Some(header.log), Some(header.id.index.next()));
         if let Some(to) = header.roll_to.filter(|to| *to > self.owner) {
             self.end = Some(WalkEnd::Rolled { to });
         }
         let body_crcs = body_crcs.clone();
         Ok(WalkedRecord { log: header.log, meta, bytes: header.record_bytes(), head: bytes, body_crcs })
+    }
+
+    /// The end of records that no roll ends. What was compacted says which is the last.
+    fn unfinished(&self, segment: u32, offset: u64) -> WalkEnd {
+        let compacted = self.discards.compacted();
+        match self.next_index.filter(|_| compacted.is_compacted()) {
+            Some(next) if !self.discards.are_gone(next..compacted.last.index.next()) => {
+                let why =
+                    format!("entry {next} should follow, and entry {} is the last", compacted.last.index);
+                WalkEnd::Bad { segment, offset, why }
+            }
+            _ => WalkEnd::Unfinished { segment, offset },
+        }
     }
 
     /// No record begins where one should. Only zeros end a segment that another may follow.
@@ -200,7 +281,7 @@ impl OwnerWalk {
         if why != DecodeError::Zeros {
             self.end = Some(WalkEnd::Bad { segment, offset, why: why.to_string() });
         } else if self.later.is_empty() {
-            self.end = Some(WalkEnd::Unfinished { segment, offset });
+            self.end = Some(self.unfinished(segment, offset));
         } else if offset == 0 {
             let why = "the segment is empty, and others follow it".to_owned();
             self.end = Some(WalkEnd::Bad { segment, offset, why });
@@ -219,12 +300,18 @@ async fn check_body(file: &dyn File, record: &WalkedRecord) -> Result<(), ScanEr
 /// Reads and checks up to [`BODY_READ_BYTES`] of a body and its padding.
 async fn read_body(file: &dyn File, record: &WalkedRecord, at: usize) -> Result<Bytes, ScanError> {
     assert!(at.is_multiple_of(BODY_READ_BYTES), "a part of a body begins at {at}");
-    let body_bytes = record.meta.place.body_bytes as usize;
     let padded = record.bytes as usize - record.head.len();
-    debug_assert!(padded - body_bytes < ALIGNMENT as usize);
     let bytes = BODY_READ_BYTES.min(padded.saturating_sub(at));
     let start = record.meta.place.offset + record.head.len() as u64;
     let read = file.read_at(start + at as u64, bytes).await?;
+    check_part(record, at, bytes, &read)?;
+    Ok(read)
+}
+
+/// Checks `bytes` of a body and its padding, from byte `at` of it.
+fn check_part(record: &WalkedRecord, at: usize, bytes: usize, read: &Bytes) -> Result<(), ScanError> {
+    let body_bytes = record.meta.place.body_bytes as usize;
+    debug_assert!(record.bytes as usize - record.head.len() - body_bytes < ALIGNMENT as usize);
     if read.len() < bytes {
         return Err(DecodeError::Cut.into());
     }
@@ -240,5 +327,5 @@ async fn read_body(file: &dyn File, record: &WalkedRecord, at: usize) -> Result<
     if read[body.len()..].iter().any(|byte| *byte != 0) {
         return Err(DecodeError::Padding.into());
     }
-    Ok(read)
+    Ok(())
 }

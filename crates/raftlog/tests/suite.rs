@@ -9,6 +9,8 @@ extern crate flotilla_raftlog as raftlog;
 mod append;
 #[path = "suite/bodies.rs"]
 mod bodies;
+#[path = "suite/compaction.rs"]
+mod compaction;
 #[path = "suite/damage.rs"]
 mod damage;
 #[path = "suite/faults.rs"]

@@ -238,13 +238,14 @@ fn expose_space(world: &World<'_>, replication: &Replication, exposition: &mut E
     exposition.gauge(EMPTIED, &[], emptied.count() as u64);
     // In one go: a million containers have three million of them.
     let replicas = world.nodes.replicas().in_range(ContainerId(0)..ContainerId(u64::MAX));
-    let mut bytes = [0; 4];
+    let mut bytes = [0; 5];
     for (_, replica) in replicas {
-        let ContainerReplica { payload_bytes, discarded_bytes, hole_bytes, disk_bytes, .. } = replica;
-        let of_replica = [payload_bytes, discarded_bytes, hole_bytes, disk_bytes];
+        let ContainerReplica { payload_bytes, discarded_bytes, hole_bytes, dead_bytes, disk_bytes, .. } =
+            replica;
+        let of_replica = [payload_bytes, discarded_bytes, hole_bytes, dead_bytes, disk_bytes];
         bytes.iter_mut().zip(of_replica).for_each(|(sum, of_replica)| *sum += of_replica);
     }
-    for (what, bytes) in ["live", "discarded", "given_back", "on_disk"].into_iter().zip(bytes) {
+    for (what, bytes) in ["live", "discarded", "given_back", "dead", "on_disk"].into_iter().zip(bytes) {
         exposition.gauge(REPLICA_BYTES, &[("what", what)], bytes);
     }
 }

@@ -17,6 +17,10 @@ pub enum Bug {
     QuasiClosedIsClosed,
     /// `datanode`: a copy is taken in without a look at its records.
     ImportsUnverified,
+    /// `datanode`: a compaction leaves out records that were not discarded.
+    CompactionLosesRecords,
+    /// `datanode`: what a compaction copied goes before the index durably points to the copies.
+    OldSegmentsGoFirst,
     /// `scm`: a replica counts as a good one while it is being copied.
     CopiesCountEarly,
     /// `om`: a request that is repeated takes effect again.

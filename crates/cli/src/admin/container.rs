@@ -223,6 +223,7 @@ fn replica_to_json(info: &ReplicaInfo) -> Value {
         "discarded_blocks": replica.discarded_blocks,
         "discarded_bytes": replica.discarded_bytes,
         "hole_bytes": replica.hole_bytes,
+        "dead_bytes": replica.dead_bytes,
         "hash": (!replica.hash.is_empty()).then_some(&replica.hash),
         "unhealthy": (!replica.unhealthy.is_empty()).then_some(&replica.unhealthy),
         "released": replica.released,

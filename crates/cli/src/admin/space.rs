@@ -37,14 +37,14 @@ async fn look(scm: &mut Scm) -> anyhow::Result<SpaceStatus> {
 }
 
 fn answer(space: &SpaceStatus) -> Answer {
-    let headings = ["CONTAINERS", "COUNT", "REPLICAS", "LIVE", "DISCARDED", "GIVEN BACK", "ON DISK"];
+    let headings = ["CONTAINERS", "COUNT", "REPLICAS", "LIVE", "DISCARDED", "HOLES", "DEAD", "ON DISK"];
     let rows: Vec<_> = space.containers.iter().map(state_row).collect();
     let mut text = table(headings, &rows) + "\n";
     let headings =
-        ["NODE", "DISK", "REPLICAS", "LIVE", "DISCARDED", "GIVEN BACK", "ON DISK", "FREE", "CAPACITY"];
+        ["NODE", "DISK", "REPLICAS", "LIVE", "DISCARDED", "HOLES", "DEAD", "ON DISK", "FREE", "CAPACITY"];
     text += &table(headings, &space.disks.iter().map(disk_row).collect::<Vec<_>>());
     text += "\n";
-    text += &(is_on(space) + &gone(space) + &waiting(&space.waiting));
+    text += &(is_on(space) + &gone(space) + &dead(space) + &waiting(&space.waiting));
     let containers: Vec<_> = space.containers.iter().map(state_to_json).collect();
     let disks: Vec<_> = space.disks.iter().map(disk_to_json).collect();
     let json = json!({ "containers": containers, "disks": disks, "reclaim": reclaim_to_json(space) });
@@ -70,6 +70,16 @@ fn gone(space: &SpaceStatus) -> String {
     )
 }
 
+/// What is discarded and still takes room: heads, and bodies that no hole can give back.
+fn dead(space: &SpaceStatus) -> String {
+    let of_disks = space.disks.iter().filter_map(|disk| disk.space);
+    let bytes: u64 = of_disks.map(|space| space.dead_bytes).sum();
+    if bytes == 0 {
+        return String::new();
+    }
+    format!("{} of what was discarded wait for compaction (DEAD)\n", human_bytes(bytes))
+}
+
 fn waiting(waiting: &[SpaceWaiting]) -> String {
     if waiting.is_empty() {
         return "no group of names waits for SCM\n".to_owned();
@@ -93,7 +103,7 @@ fn seconds(ms: u64) -> String {
     format!("{} s", ms / 1000)
 }
 
-fn state_row(of: &SpaceOfContainers) -> [Cell; 7] {
+fn state_row(of: &SpaceOfContainers) -> [Cell; 8] {
     let space = of.space.unwrap_or_default();
     [
         words::cell(words::container_state(of.state())),
@@ -102,11 +112,12 @@ fn state_row(of: &SpaceOfContainers) -> [Cell; 7] {
         human_bytes(space.live_bytes).into(),
         human_bytes(space.discarded_bytes).into(),
         human_bytes(space.hole_bytes).into(),
+        human_bytes(space.dead_bytes).into(),
         human_bytes(space.disk_bytes).into(),
     ]
 }
 
-fn disk_row(of: &SpaceOfDisk) -> [Cell; 9] {
+fn disk_row(of: &SpaceOfDisk) -> [Cell; 10] {
     let space = of.space.unwrap_or_default();
     let of_disk = |bytes: fn(&proto::scm::DiskReport) -> u64| match &of.report {
         Some(report) if report.state() != DiskState::Failed => human_bytes(bytes(report)),
@@ -119,6 +130,7 @@ fn disk_row(of: &SpaceOfDisk) -> [Cell; 9] {
         human_bytes(space.live_bytes).into(),
         human_bytes(space.discarded_bytes).into(),
         human_bytes(space.hole_bytes).into(),
+        human_bytes(space.dead_bytes).into(),
         human_bytes(space.disk_bytes).into(),
         of_disk(|report| report.free_bytes).into(),
         of_disk(|report| report.capacity_bytes).into(),
@@ -129,7 +141,7 @@ async fn explain(scm: &mut Scm, number: u64) -> anyhow::Result<Answer> {
     let request = ExplainSpaceRequest { container: number };
     let space = scm.look(async |client| client.explain_space(request).await).await?;
     let shown = container::shown(&space.info.clone().unwrap_or_default());
-    let mut text = shown.text + "\n" + &explained(number, &space);
+    let mut text = shown.text + "\n" + &explained(number, &space) + &dead_in(&space);
     let row = |asked: &proto::scm::SpaceAsked| -> [Cell; 5] {
         [
             format!("om-{}", asked.group).into(),
@@ -167,6 +179,22 @@ fn explained(number: u64, space: &ContainerSpace) -> String {
     text
 }
 
+/// The part of each replica that compactions would give back.
+fn dead_in(space: &ContainerSpace) -> String {
+    let replicas = space.info.iter().flat_map(|info| &info.replicas);
+    let told = replicas.filter_map(|told| {
+        let replica = told.replica.as_ref().filter(|replica| replica.dead_bytes > 0)?;
+        let node = told.node.as_ref().map_or(0, |node| node.node);
+        let percent = replica.dead_bytes.saturating_mul(100) / replica.disk_bytes.max(1);
+        let (dead, all) = (human_bytes(replica.dead_bytes), human_bytes(replica.disk_bytes));
+        Some(format!(
+            "node {node}: {dead} of {all} ({percent} %) are discarded and wait for compaction, which needs half \
+             (--compact-above-percent)\n"
+        ))
+    });
+    told.collect()
+}
+
 fn replicas_to_json(space: Option<SpaceOfReplicas>) -> Value {
     let space = space.unwrap_or_default();
     json!({
@@ -176,6 +204,7 @@ fn replicas_to_json(space: Option<SpaceOfReplicas>) -> Value {
         "discarded_blocks": space.discarded_blocks,
         "discarded_bytes": space.discarded_bytes,
         "hole_bytes": space.hole_bytes,
+        "dead_bytes": space.dead_bytes,
         "disk_bytes": space.disk_bytes,
     })
 }

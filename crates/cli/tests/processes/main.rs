@@ -7,6 +7,7 @@
 mod adoption;
 mod cluster;
 mod commands;
+mod compaction;
 mod connections;
 mod containers;
 mod debug;

@@ -82,7 +82,7 @@ async fn check(s3: &S3, wanted: impl Fn(usize) -> Option<usize>) {
 }
 
 /// What the containers of all datanodes take.
-fn containers_bytes(cluster: &Cluster) -> u64 {
+pub(crate) fn containers_bytes(cluster: &Cluster) -> u64 {
     (0..3).map(|datanode| disk_bytes(&cluster.disk(datanode, 0).join("containers"))).sum()
 }
 

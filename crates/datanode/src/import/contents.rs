@@ -6,7 +6,7 @@ use crate::container_end::ContainerEnd;
 use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_use};
 use crate::hash;
 use crate::index::machine::ContainerMachine;
-use crate::index::{Index, Measure};
+use crate::index::{Facts, Index, Measure};
 use anyhow::{bail, ensure};
 use disk::Disk;
 use raft::Replay;
@@ -43,7 +43,8 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     let mut replay = Replay::new(None)?;
     let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
     while let Some(ReadRecord { walked, .. }) = reader.next().await? {
-        if !manifest.repeats.contains(&walked.meta.id.index) {
+        let index = walked.meta.id.index;
+        if !manifest.repeats.contains(&index) && !reader.is_known_repeat(index) {
             replay.push(walked.meta)?;
         }
         if replay.pending() >= BATCH_MAX
@@ -64,8 +65,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
         disk_bytes: disk_use(&**disk, container).await?.bytes,
         copied: true,
         hash: hash::from_hex(&manifest.hash),
-        terms,
-        repeats: manifest.repeats.iter().copied().collect(),
+        facts: Facts { terms, repeats: manifest.repeats.iter().copied().collect() },
     };
     let gone: Vec<u64> = reader.discards().iter().map(|record| record.tag).collect();
     index

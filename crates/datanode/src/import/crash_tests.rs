@@ -59,6 +59,7 @@ impl Source {
             last_term: 1,
             last_index: 6,
             repeats: Vec::new(),
+            compacted: Bytes::new(),
         };
         Source { left, manifest: Manifest::parse(manifest).unwrap(), files }
     }

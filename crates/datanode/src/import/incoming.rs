@@ -9,7 +9,7 @@ use bytes::Bytes;
 use disk::{Disk, File};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use types::ContainerId;
+use types::{ContainerId, OwnerId};
 
 /// A copy under way, and how far it has come.
 pub(crate) struct Incoming {
@@ -32,6 +32,10 @@ impl Incoming {
         if left.as_ref() != Some(manifest.message()) {
             remove(&*disk, manifest.container).await?;
             disk.create_dir_all(&dir).await.context("create a directory for a copy")?;
+            if let Some(compacted) = &manifest.compacted {
+                let written = compacted.write(&*disk, INCOMING_DIR, OwnerId::from(manifest.container)).await;
+                written.context("write how a copy was compacted")?;
+            }
             imported_file::write(&*disk, &dir, manifest.message()).await?;
         }
         let mut incoming = Incoming { disk, dir, manifest, file: 0, offset: 0, open: None };

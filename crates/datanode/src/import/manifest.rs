@@ -1,9 +1,10 @@
 //! The manifest of a container: what it consists of, as its source says; checked once, trusted after that.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use proto::datanode::{ContainerFile, ContainerManifest};
+use raftlog::Compacted;
 use std::collections::BTreeSet;
-use types::{ContainerId, LogId, LogIndex, PipelineId, Term};
+use types::{ContainerId, LogId, LogIndex, OwnerId, PipelineId, Term};
 
 /// A container of 2 GiB has 16 segments of 128 MiB; those of tests are smaller.
 const FILES_MAX: usize = 4096;
@@ -23,10 +24,13 @@ pub(crate) struct Manifest {
     pub container: ContainerId,
     pub pipeline: PipelineId,
     pub last: LogId,
+    /// Empty: another version computed another one (the file `imported` of a copy that was made by one).
     pub hash: String,
     pub files: Vec<SegmentFile>,
     /// First chunks that began no block, as their block had begun in the container before.
     pub repeats: BTreeSet<LogIndex>,
+    /// The records that were left out of it, if it was compacted.
+    pub compacted: Option<Compacted>,
     message: ContainerManifest,
 }
 
@@ -34,9 +38,17 @@ impl Manifest {
     pub(crate) fn parse(message: ContainerManifest) -> anyhow::Result<Manifest> {
         ensure!(message.files.len() <= FILES_MAX, "{} files are more than {FILES_MAX}", message.files.len());
         ensure!(message.repeats.len() <= REPEATS_MAX, "{} repeats are too many", message.repeats.len());
-        ensure!(message.hash.len() == 64, "`{}` is no hash", message.hash);
+        let has_hash = message.hash.len() == 64 || message.hash.is_empty();
+        ensure!(has_hash, "`{}` is no hash", message.hash);
+        let owner = OwnerId(message.container);
+        let compacted = match message.compacted.is_empty() {
+            true => None,
+            false => Some(Compacted::decode(owner, &message.compacted).map_err(anyhow::Error::msg)),
+        };
+        let compacted = compacted.transpose().context("read how it was compacted")?;
+        let first = compacted.as_ref().map_or(0, |compacted| compacted.segments.start);
         let mut files: Vec<SegmentFile> = Vec::new();
-        let mut segments = 0;
+        let mut segments = first;
         for ContainerFile { name, bytes } in &message.files {
             let is_first = files.is_empty();
             if *name == segment_name(segments) {
@@ -46,7 +58,7 @@ impl Manifest {
             }
             files.push(SegmentFile { name: name.clone(), bytes: *bytes });
         }
-        ensure!(segments > 0, "there are no segments");
+        ensure!(segments > first, "there are no segments");
         Ok(Manifest {
             container: ContainerId(message.container),
             pipeline: PipelineId(message.pipeline),
@@ -54,6 +66,7 @@ impl Manifest {
             hash: message.hash.clone(),
             files,
             repeats: message.repeats.iter().map(|index| LogIndex(*index)).collect(),
+            compacted: compacted.map(|compacted| compacted.without_end()),
             message,
         })
     }
@@ -83,6 +96,17 @@ mod tests {
             Manifest::parse(ContainerManifest { files, hash: "0".repeat(64), ..Default::default() })
         };
         assert!(parse(&["00000000.seg", "00000001.seg"]).is_ok());
+        let compacted = Compacted { segments: 2..3, ..Compacted::NEVER }.encode(OwnerId(0)).into();
+        let file = |name: &str| ContainerFile { name: name.to_owned(), bytes: 8 };
+        let parse_compacted = |names: [&str; 2]| {
+            let files = names.map(file).to_vec();
+            let compacted = bytes::Bytes::clone(&compacted);
+            Manifest::parse(ContainerManifest { files, compacted, ..Default::default() })
+        };
+        let parsed = parse_compacted(["discarded", "00000002.seg"]).unwrap();
+        assert_eq!(parsed.compacted, Some(Compacted { segments: 2..u32::MAX, ..Compacted::NEVER }));
+        assert!(parse_compacted(["discarded", "00000000.seg"]).is_err());
+        assert!(parse_compacted(["00000001.seg", "00000002.seg"]).is_err());
         assert_eq!(parse(&["discarded", "00000000.seg"]).unwrap().bytes(), 16);
         for names in [
             &[][..],

@@ -1,9 +1,9 @@
 //! Rows of a container as a whole: they go when its replica is deleted, or before it is imported.
 
-use super::{Index, keys};
+use super::{Index, keys, records};
 use anyhow::Context;
 use rocksdb::{Direction, IteratorMode, WriteBatch};
-use types::{ContainerId, PipelineId};
+use types::{ContainerId, Nonce, PipelineId};
 
 const VERSION: u8 = 1;
 
@@ -56,6 +56,19 @@ impl Index {
     ) -> anyhow::Result<bool> {
         let Some(open) = self.open_container(pipeline)? else { return Ok(false) };
         Ok(open == container || self.container(open)?.is_some_and(|open| open.previous == container))
+    }
+
+    /// Puts nonces of a container's blocks whose records are gone; not durable on return.
+    pub(crate) fn remember_writers(
+        &self,
+        container: ContainerId,
+        writers: impl Iterator<Item = (Nonce, u64)>,
+    ) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        for (nonce, local) in writers {
+            batch.put(keys::nonce(container, nonce), records::encode_local(local));
+        }
+        self.db.write(batch)
     }
 
     /// A pipeline has no open container from here on: this one, which it rolled to, is no longer here, and

@@ -3,17 +3,18 @@
 //! record.
 
 use super::{Index, keys};
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use bytes::{Buf, BufMut};
 use rocksdb::WriteBatch;
 use types::{ContainerId, LogId, LogIndex, Term};
 
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 const HASHED: u8 = 1;
 const COPIED: u8 = 2;
 const HASH_BYTES: usize = 32;
 /// The bytes before the terms.
-const BYTES: usize = 1 + 1 + 8 + HASH_BYTES + 8 + 4;
+const BYTES: usize = 1 + 1 + 8 + HASH_BYTES + FACTS_BYTES;
+const FACTS_BYTES: usize = 8 + 4;
 const TERM_BYTES: usize = 8 + 8 + 8 + 4;
 const REPEAT_BYTES: usize = 8;
 
@@ -86,28 +87,17 @@ impl Terms {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Measure {
-    pub disk_bytes: u64,
-    /// Whether it came from another node, and not from a log of this disk.
-    pub copied: bool,
-    /// docs/format/container-hash.md
-    pub hash: Option<[u8; HASH_BYTES]>,
+/// What is found out from all records of a container together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
     pub terms: Terms,
-    /// Entries that look like the first chunk of a block and began none; found with the hash. Few: writers
-    /// that sent it again.
+    /// Entries that look like the first chunk of a block and began none. Few: writers that sent it again.
     pub repeats: Vec<LogIndex>,
 }
 
-impl Measure {
-    pub(super) fn encode(&self) -> Vec<u8> {
+impl Facts {
+    pub(crate) fn put(&self, at: &mut Vec<u8>) {
         let Terms { first, ends } = &self.terms;
-        let rest = ends.len() * TERM_BYTES + self.repeats.len() * REPEAT_BYTES;
-        let mut at = Vec::with_capacity(BYTES + rest);
-        at.put_u8(VERSION);
-        at.put_u8(if self.hash.is_some() { HASHED } else { 0 } | if self.copied { COPIED } else { 0 });
-        at.put_u64_le(self.disk_bytes);
-        at.put_slice(&self.hash.unwrap_or_default());
         at.put_u64_le(first.0);
         at.put_u32_le(ends.len() as u32);
         for end in ends {
@@ -117,6 +107,50 @@ impl Measure {
             at.put_u32_le(end.mark.map_or(0, |mark| mark.crc));
         }
         self.repeats.iter().for_each(|index| at.put_u64_le(index.0));
+    }
+
+    /// From all of `value`.
+    pub(crate) fn get(mut value: &[u8]) -> anyhow::Result<Facts> {
+        let bytes = value.len();
+        ensure!(bytes >= FACTS_BYTES, "{bytes} bytes say nothing of a container's terms");
+        let (first, count) = (LogIndex(value.get_u64_le()), value.get_u32_le() as usize);
+        let terms_bytes = count.saturating_mul(TERM_BYTES);
+        let is_whole = value.len() >= terms_bytes && (value.len() - terms_bytes).is_multiple_of(REPEAT_BYTES);
+        ensure!(is_whole, "{bytes} bytes are not those of {count} terms");
+        let (ends, repeats) = value.split_at(terms_bytes);
+        let end = |mut end: &[u8]| {
+            let last = LogId { term: Term(end.get_u64_le()), index: LogIndex(end.get_u64_le()) };
+            let mark = Mark { at: LogIndex(end.get_u64_le()), crc: end.get_u32_le() };
+            // A group's entry 0 names its members.
+            TermEnd { last, mark: Some(mark).filter(|mark| mark.at > LogIndex(0)) }
+        };
+        let terms = Terms { first, ends: ends.chunks_exact(TERM_BYTES).map(end).collect() };
+        let repeats = repeats.chunks_exact(REPEAT_BYTES).map(|mut repeat| LogIndex(repeat.get_u64_le()));
+        Ok(Facts { terms, repeats: repeats.collect() })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Measure {
+    pub disk_bytes: u64,
+    /// Whether it came from another node, and not from a log of this disk.
+    pub copied: bool,
+    /// docs/format/container-hash.md
+    pub hash: Option<[u8; HASH_BYTES]>,
+    /// Found with the hash.
+    pub facts: Facts,
+}
+
+impl Measure {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let Facts { terms, repeats } = &self.facts;
+        let rest = terms.ends.len() * TERM_BYTES + repeats.len() * REPEAT_BYTES;
+        let mut at = Vec::with_capacity(BYTES + rest);
+        at.put_u8(VERSION);
+        at.put_u8(if self.hash.is_some() { HASHED } else { 0 } | if self.copied { COPIED } else { 0 });
+        at.put_u64_le(self.disk_bytes);
+        at.put_slice(&self.hash.unwrap_or_default());
+        self.facts.put(&mut at);
         at
     }
 
@@ -133,23 +167,10 @@ impl Measure {
         let flags = value.get_u8();
         ensure!(flags & !(HASHED | COPIED) == 0, "unknown flags {flags:#04x} in a measure");
         let disk_bytes = value.get_u64_le();
-        let (hash, mut value) = value.split_at(HASH_BYTES);
+        let (hash, value) = value.split_at(HASH_BYTES);
         let hash = (flags & HASHED != 0).then(|| hash.try_into().expect("it has 32 bytes"));
-        let (first, count) = (LogIndex(value.get_u64_le()), value.get_u32_le() as usize);
-        let terms_bytes = count.saturating_mul(TERM_BYTES);
-        let is_whole = value.len() >= terms_bytes && (value.len() - terms_bytes).is_multiple_of(REPEAT_BYTES);
-        ensure!(is_whole, "a measure of {bytes} bytes with {count} terms is none");
-        let (ends, repeats) = value.split_at(terms_bytes);
-        let end = |mut end: &[u8]| {
-            let last = LogId { term: Term(end.get_u64_le()), index: LogIndex(end.get_u64_le()) };
-            let mark = Mark { at: LogIndex(end.get_u64_le()), crc: end.get_u32_le() };
-            // A group's entry 0 names its members.
-            TermEnd { last, mark: Some(mark).filter(|mark| mark.at > LogIndex(0)) }
-        };
-        let terms = Terms { first, ends: ends.chunks_exact(TERM_BYTES).map(end).collect() };
-        let repeats = repeats.chunks_exact(REPEAT_BYTES).map(|mut repeat| LogIndex(repeat.get_u64_le()));
-        let copied = flags & COPIED != 0;
-        Ok(Some(Measure { disk_bytes, copied, hash, terms, repeats: repeats.collect() }))
+        let facts = Facts::get(value).context("decode a measure")?;
+        Ok(Some(Measure { disk_bytes, copied: flags & COPIED != 0, hash, facts }))
     }
 }
 
@@ -171,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_4_is_laid_out_as_documented() {
+    fn version_5_is_laid_out_as_documented() {
         let last = LogId { term: Term(8), index: LogIndex(11) };
         let ends = vec![TermEnd { last, mark: Some(Mark { at: LogIndex(9), crc: 10 }) }];
         let terms = Terms { first: LogIndex(7), ends };
@@ -179,10 +200,9 @@ mod tests {
             disk_bytes: 4,
             copied: true,
             hash: Some([5; HASH_BYTES]),
-            terms,
-            repeats: vec![LogIndex(6)],
+            facts: Facts { terms, repeats: vec![LogIndex(6)] },
         };
-        let mut bytes = vec![4, 3];
+        let mut bytes = vec![5, 3];
         bytes.extend(4u64.to_le_bytes());
         bytes.extend([5; HASH_BYTES]);
         bytes.extend(7u64.to_le_bytes());
@@ -193,20 +213,14 @@ mod tests {
         assert_eq!(measure.encode(), bytes);
         assert_eq!(Measure::decode(&bytes).unwrap(), Some(measure));
         assert!(Measure::decode(&bytes[..20]).is_err());
-        bytes[0] = 5;
+        bytes[0] = 6;
         assert!(Measure::decode(&bytes).is_err(), "a later version");
-        bytes[0] = 3;
-        assert_eq!(Measure::decode(&bytes).unwrap(), None, "an older one");
         bytes[0] = 4;
+        assert_eq!(Measure::decode(&bytes).unwrap(), None, "an older one");
+        bytes[0] = 5;
         bytes[1] = 4;
         assert!(Measure::decode(&bytes).is_err(), "unknown flags");
-        let none = Measure {
-            disk_bytes: 0,
-            copied: false,
-            hash: None,
-            terms: Terms::default(),
-            repeats: Vec::new(),
-        };
+        let none = Measure { disk_bytes: 0, copied: false, hash: None, facts: Facts::default() };
         assert_eq!(Measure::decode(&none.encode()).unwrap(), Some(none));
     }
 

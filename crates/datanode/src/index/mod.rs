@@ -7,6 +7,7 @@ pub(crate) mod keys;
 mod known_committed;
 pub(crate) mod machine;
 mod measure;
+mod moves;
 pub(crate) mod records;
 mod rows;
 mod scrub_position;
@@ -14,7 +15,8 @@ mod unhealthy;
 
 use crate::blocking::blocking;
 use anyhow::{Context, bail, ensure};
-pub(crate) use measure::{Committed, Mark, Measure, TermEnd, Terms};
+pub(crate) use measure::{Committed, Facts, Mark, Measure, TermEnd, Terms};
+pub(crate) use moves::Moves;
 use planted::Bug;
 use prost::Message;
 use proto::datanode::PipelineSpec;

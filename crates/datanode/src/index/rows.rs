@@ -40,6 +40,18 @@ impl Index {
         })
     }
 
+    /// All further chunks of a container's blocks, with their keys.
+    pub(crate) fn container_chunk_rows(
+        &self,
+        container: ContainerId,
+    ) -> impl Iterator<Item = anyhow::Result<(Box<[u8]>, ChunkRecord)>> + use<'_> {
+        self.rows(keys::chunks_of_container(container)).map(move |row| {
+            let (key, value) = row.with_context(|| format!("read the chunks of container {container}"))?;
+            let record = ChunkRecord::decode(&value)?;
+            Ok((key, record))
+        })
+    }
+
     /// All rows that follow from the logs alone.
     pub(crate) fn derived_rows(&self) -> impl Iterator<Item = anyhow::Result<Row>> + use<'_> {
         self.rows(keys::derived()).map(|row| row.context("read the block index"))

@@ -290,6 +290,7 @@ impl Replica {
             discards_digest: self.discards.digest,
             discarded_bytes: self.discards.body_bytes,
             hole_bytes: self.discards.hole_bytes,
+            dead_bytes: self.discards.dead_bytes,
         }
     }
 }
@@ -301,6 +302,29 @@ fn term_end(end: &TermEnd) -> proto::scm::TermEnd {
 /// Never 0 of a term that has a record with a body.
 fn mark(end: &TermEnd) -> u32 {
     end.mark.map_or(0, |mark| mark.crc.max(1))
+}
+
+#[cfg(test)]
+impl Replica {
+    /// A closed one that no log reads.
+    pub(crate) fn of_test(disk: DiskId) -> Replica {
+        Replica {
+            pipeline: PipelineId(3),
+            disk,
+            state: ContainerState::Closed,
+            last: None,
+            committed: None,
+            copied: false,
+            terms: Terms::default(),
+            blocks: 1,
+            payload_bytes: 0,
+            disk_bytes: 0,
+            discards: DiscardsSum::default(),
+            hash: None,
+            unhealthy: None,
+            released: true,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::container_reader::{ContainerReader, DiskUse, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::index::{Committed, Index, Measure, TermEnd, Terms};
+use crate::index::{Committed, Facts, Index, Measure, TermEnd, Terms};
 use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;
@@ -126,10 +126,7 @@ impl Surveyor {
         // Of a container that was just closed the last segment is cut to its length a moment later.
         let DiskUse { bytes: disk_bytes, discards } = disk_use(&**disk.space.disk(), container).await?;
         let measure = match (record.state.is_over(), measure) {
-            (false, _) => {
-                let (terms, repeats) = (Terms::default(), Vec::new());
-                Measure { disk_bytes, copied: false, hash: None, terms, repeats }
-            }
+            (false, _) => Measure { disk_bytes, copied: false, hash: None, facts: Facts::default() },
             (true, Some(measure)) => measure,
             (true, None) => measure_closed(disk, container).await?,
         };
@@ -137,7 +134,7 @@ impl Surveyor {
             ContainerState::Open => None,
             ContainerState::Closed => match record.last {
                 Some(last) => {
-                    let read = measure.terms.last_to(last.index);
+                    let read = measure.facts.terms.last_to(last.index);
                     Some(Committed::Read(read.unwrap_or(TermEnd { last, mark: None })))
                 }
                 None => None,
@@ -154,7 +151,7 @@ impl Surveyor {
             last: record.last,
             committed,
             copied: measure.copied,
-            terms: measure.terms,
+            terms: measure.facts.terms,
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             disk_bytes,
@@ -219,7 +216,7 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     let _deleting = disk.deleting.lock().await;
     let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
     let copied = is_copy(disk.space.disk(), container).await;
-    let measure = Measure { disk_bytes, copied, hash: None, terms: Terms::default(), repeats: Vec::new() };
+    let measure = Measure { disk_bytes, copied, hash: None, facts: Facts::default() };
     let saved = measure.clone();
     disk.index.with(move |index| index.save_measure(container, &saved)).await?;
     Ok(measure)
@@ -234,8 +231,8 @@ async fn last_committed(
     measure: &Measure,
 ) -> anyhow::Result<Option<Committed>> {
     let Some(last) = record.last.filter(|_| record.committed > LogIndex(0)) else { return Ok(None) };
-    if !measure.terms.ends.is_empty() {
-        return Ok(measure.terms.last_to(record.committed).map(Committed::Read));
+    if !measure.facts.terms.ends.is_empty() {
+        return Ok(measure.facts.terms.last_to(record.committed).map(Committed::Read));
     }
     let until = record.committed.min(last.index);
     let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;

@@ -6,22 +6,7 @@ use std::collections::BTreeMap;
 const DISK: DiskId = DiskId(7);
 
 fn replica(blocks: u64) -> Replica {
-    Replica {
-        pipeline: PipelineId(3),
-        disk: DISK,
-        state: ContainerState::Closed,
-        last: None,
-        committed: None,
-        copied: false,
-        terms: Terms::default(),
-        blocks,
-        payload_bytes: 0,
-        disk_bytes: 0,
-        discards: DiscardsSum::default(),
-        hash: None,
-        unhealthy: None,
-        released: false,
-    }
+    Replica { blocks, released: false, ..Replica::of_test(DISK) }
 }
 
 /// An SCM that knows what it would from the heartbeats it took.

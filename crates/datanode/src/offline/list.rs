@@ -1,7 +1,7 @@
 use super::OfflineDisk;
-use crate::layout::{OWNERS_DIR, container_dir};
+use crate::layout::OWNERS_DIR;
 use anyhow::Context;
-use raftlog::Discards;
+use raftlog::{Discards, owner_files};
 use std::collections::BTreeSet;
 use types::{ContainerId, OwnerId, PipelineId};
 
@@ -66,15 +66,11 @@ impl OfflineDisk {
 
     async fn files(&self, container: ContainerId) -> anyhow::Result<(u64, u64, u64)> {
         let owner = OwnerId::from(container);
-        let dir = container_dir(container);
-        let (mut segments, mut bytes) = (0, 0);
-        for name in self.real.list(&dir).await.with_context(|| format!("list {dir}"))? {
-            if name.ends_with(".seg") {
-                let file = self.real.open(&format!("{dir}/{name}"), false).await?;
-                (segments, bytes) = (segments + 1, bytes + file.len().await?);
-            }
-        }
+        let files = owner_files(&*self.real, OWNERS_DIR, owner).await;
+        let files = files.with_context(|| format!("list the files of container {container}"))?;
+        let segments: Vec<_> = files.iter().filter(|file| file.segment().is_some()).collect();
+        let bytes = segments.iter().map(|file| file.bytes).sum();
         let discards = Discards::read(&*self.real, OWNERS_DIR, owner).await?;
-        Ok((segments, bytes, discards.hole_bytes()))
+        Ok((segments.len() as u64, bytes, discards.hole_bytes()))
     }
 }

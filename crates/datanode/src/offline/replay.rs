@@ -16,7 +16,7 @@ use raft::{Replay, ReplicaRecord, ReplicaStage, StateMachine};
 use raftlog::inspect::HardStateSlot;
 use raftlog::{Discards, EntryMeta, WalkEnd, owner_files};
 use std::sync::Arc;
-use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId, PipelineId};
+use types::{ContainerId, GroupId, LogId, LogIndex, Nonce, OwnerId, PipelineId};
 
 /// Commands applied as one batch.
 const BATCH_MAX: usize = 1024;
@@ -338,11 +338,13 @@ async fn walk(
     container: ContainerId,
     applying: &mut Applying<'_>,
 ) -> anyhow::Result<ContainerContents> {
-    walk_with(disk, container, |record| {
+    let contents = walk_with(disk, container, |record| {
         applying.push(container, record);
         Ok(())
-    })
-    .await
+    });
+    let contents = contents.await?;
+    applying.remember_writers(container, &contents.discards)?;
+    Ok(contents)
 }
 
 async fn walk_with(
@@ -352,7 +354,9 @@ async fn walk_with(
 ) -> anyhow::Result<ContainerContents> {
     let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
     while let Some(ReadRecord { walked, .. }) = reader.next().await? {
-        take(walked.meta)?;
+        if !reader.is_known_repeat(walked.meta.id.index) {
+            take(walked.meta)?;
+        }
     }
     let (hash, alone) = (hash::to_hex(&reader.hash()), reader.alone().await?);
     let discards = reader.discards().clone();
@@ -401,6 +405,18 @@ impl Applying<'_> {
         machine.apply(batch, applied)?;
         self.applied = Some(index);
         Ok(())
+    }
+
+    /// Blocks whose records a compaction left out have writers that may still ask for them: the container after
+    /// this one must not take a chunk that is sent again for a beginning.
+    fn remember_writers(&mut self, container: ContainerId, discards: &Discards) -> anyhow::Result<()> {
+        if !discards.compacted().is_compacted() || self.stopped.is_some() {
+            return Ok(());
+        }
+        self.finish();
+        let begins = discards.iter().filter(|record| record.tag == record.index.0);
+        let writers = begins.filter_map(|record| Some((Nonce(record.name?), record.tag)));
+        self.index.remember_writers(container, writers)
     }
 
     /// Goes on behind containers whose replicas were deleted here, the first of them this one.

@@ -51,7 +51,7 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
         let log = match first {
             Some(record) => Some(record.walked.log),
             // Its first record is damaged, or the container is empty: those behind it may say.
-            None => log_of(disk, container).await?,
+            None => log_of(disk, container, reader.discards().compacted().segments.start).await?,
         };
         let log = log.and_then(|log| GroupId::try_from(log).ok());
         match log.filter(|log| log.kind == GroupKind::Pipeline) {
@@ -65,8 +65,8 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
 }
 
 /// The log that most of the first records of a container say they are of.
-async fn log_of(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<u64>> {
-    let name = SegmentName { owner: OwnerId::from(container), segment: 0 };
+async fn log_of(disk: &Arc<dyn Disk>, container: ContainerId, segment: u32) -> anyhow::Result<Option<u64>> {
+    let name = SegmentName { owner: OwnerId::from(container), segment };
     let path = format!("{}/{:08x}.seg", container_dir(container), name.segment);
     match disk.open(&path, false).await {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

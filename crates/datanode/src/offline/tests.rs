@@ -71,6 +71,45 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
+/// Blocks of one small chunk in [`Left::of_small_blocks`]: they begin with these entries, and the number of
+/// each is its writer's nonce.
+pub(crate) const SMALL_BLOCKS: std::ops::Range<u64> = 10..70;
+/// The one of two chunks, of which the first is no small one.
+pub(crate) const LARGE_BLOCK: u64 = 70;
+pub(crate) const SMALL_BYTES: usize = 4096;
+
+fn small_blocks() -> Vec<Entry> {
+    let mut entries = entries()[..2].to_vec();
+    let blank = |index| Entry { id: id(index), ..entries[1].clone() };
+    let blanks: Vec<_> = (2..SMALL_BLOCKS.start).map(blank).collect();
+    entries.extend(blanks);
+    entries.extend(SMALL_BLOCKS.map(|index| chunk(index, index.into(), 0, 0, SMALL_BYTES, true)));
+    let roll =
+        pipeline_command::Command::Roll(RollCommand { next_container: SECOND.0, ends_pipeline: false });
+    entries.extend([
+        chunk(70, 70, 0, 0, 200_000, false),
+        // Sent again: it begins no block, though it looks like it.
+        Entry { id: id(71), ..chunk(20, 20, 0, 0, SMALL_BYTES, true) },
+        Entry { id: id(72), ..chunk(21, 21, 0, 0, SMALL_BYTES, true) },
+        chunk(73, 70, 1, 200_000, 90_000, true),
+        // Refused: the block is sealed, and there is none.
+        chunk(74, 70, 2, 290_000, 5000, true),
+        chunk(75, 22, 3, 5000, 5000, true),
+        command(76, roll, Vec::new(), Some(OwnerId(SECOND.0))),
+        Entry { id: id(77), ..chunk(23, 23, 0, 0, SMALL_BYTES, true) },
+        chunk(78, 78, 0, 0, 5, true),
+    ]);
+    entries
+}
+
+/// The bytes of a block in [`Left::of_small_blocks`].
+pub(crate) fn bytes_of(local: u64) -> Vec<u8> {
+    match local {
+        LARGE_BLOCK => [body(70, 200_000), body(73, 90_000)].concat(),
+        local => body(local, SMALL_BYTES),
+    }
+}
+
 pub(crate) fn spec() -> PipelineSpec {
     let members = vec![PipelineSpecMember {
         replica: 5,
@@ -129,7 +168,21 @@ impl Left {
         Left::with(entries(), 6).await
     }
 
+    /// Its first container has small blocks ([`SMALL_BLOCKS`] of them) and larger ones, chunks that were sent
+    /// again and such as were refused; no log reads it any more. In the second one a chunk of the first is sent
+    /// again.
+    pub(crate) async fn of_small_blocks() -> Left {
+        let entries = small_blocks();
+        let roll = entries.iter().find(|entry| entry.roll_to.is_some()).unwrap().id;
+        let last = entries.last().unwrap().id.index.0;
+        Left::with_purged(entries, last, Some(roll)).await
+    }
+
     async fn with(entries: Vec<Entry>, committed: u64) -> Left {
+        Left::with_purged(entries, committed, None).await
+    }
+
+    async fn with_purged(entries: Vec<Entry>, committed: u64, purged: Option<LogId>) -> Left {
         let left = Left { dir: tempfile::tempdir().unwrap() };
         let disk = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
         let options =
@@ -144,6 +197,9 @@ impl Left {
         log.append(entries).unwrap().durable().await.unwrap();
         log.save_committed(Some(id(committed)));
         left.apply(&log, committed).await;
+        if let Some(purged) = purged {
+            log.purge(purged).await.unwrap();
+        }
         spec_file::write(&*disk, &spec()).await.unwrap();
         log.close().await;
         left

@@ -111,6 +111,7 @@ impl<'a> Copy<'a> {
         let Manifest { container, pipeline, .. } = manifest;
         let is_meant = (container.0, pipeline.0) == (order.container, order.pipeline);
         ensure!(is_meant, "it answers with container {container} of pipeline {pipeline}");
+        ensure!(!manifest.hash.is_empty(), "it runs another version, whose hashes are not comparable");
         let has_hash = order.hash.is_empty() || order.hash == manifest.hash;
         ensure!(has_hash, "its replica has the hash {}, not {}", manifest.hash, order.hash);
         check_no_log_writes(means, &manifest)?;

@@ -151,7 +151,8 @@ async fn deletions_that_were_begun_are_finished() {
         let mut scrubber = opened(&left, 1 << 30).await;
         let (disk, owner) = (scrubber.disk.clone(), OwnerId::from(FIRST));
         let places = disk.index.places(block).unwrap();
-        let records: Vec<_> = places.iter().map(|place| (block.local, *place)).collect();
+        let discard = |place| raftlog::Discard { tag: block.local, name: 2, place };
+        let records: Vec<_> = places.iter().copied().map(discard).collect();
         disk.space.remember_discards(OWNERS_DIR, owner, &records).await.unwrap();
         if rows_are_gone {
             assert_eq!(disk.index.forget_blocks(FIRST, [block.local]).unwrap(), 1);

@@ -42,7 +42,7 @@ pub(super) async fn prepare(served: &Served, request: ListDiscardsRequest) -> Re
 }
 
 impl Listing {
-    /// Sends the names, which the heads of records have; an error ends it.
+    /// Sends the names; an error ends it.
     pub(super) async fn run(self, parts: Sender<Result<DiscardedBlocks, Status>>) {
         let container = self.container;
         if let Err(failure) = self.send(&parts).await {
@@ -73,13 +73,17 @@ impl Listing {
     }
 
     async fn name(&self, record: &Discarded) -> anyhow::Result<BlockName> {
+        let id = BlockId { container: self.container, local: record.tag };
+        if let Some(name) = record.name {
+            return Ok(BlockName::new(id, Nonce(name)));
+        }
+        // It was listed before lists had names, and no compaction has left it out since.
         let head = self.disk.space.read_head(OWNERS_DIR, record.place).await?;
         let command = PipelineCommand::decode(head.meta).context("decode a discarded record")?.command;
         let Some(pipeline_command::Command::Chunk(ChunkCommand { nonce, .. })) = command else {
             anyhow::bail!("the discarded record {} is no chunk", record.index.0);
         };
         let nonce = Nonce(u128::from_be_bytes(proto::bytes16(&nonce, "nonce")?));
-        let id = BlockId { container: self.container, local: record.tag };
         Ok(BlockName::new(id, nonce))
     }
 }

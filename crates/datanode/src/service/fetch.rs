@@ -13,7 +13,7 @@ use proto::datanode::{
     ContainerFile, ContainerManifest, ContainerPart, FetchContainerRequest, FilePart, container_part,
 };
 use proto::{Code, Failure, Retry};
-use raftlog::{OwnerFile, ReadError, WalkEnd, owner_files};
+use raftlog::{Compacted, OwnerFile, ReadError, WalkEnd, owner_files};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::mpsc::Sender;
@@ -32,6 +32,8 @@ pub(super) struct Fetch {
     disk: Arc<DatanodeDisk>,
     container: ContainerId,
     manifest: ContainerManifest,
+    /// The first segment that counts, as the manifest says.
+    first_segment: u32,
     /// The place to begin at: a number in the manifest's files, and an offset.
     from: (usize, u64),
 }
@@ -61,9 +63,13 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
     let disk = served.disks.get(replica.disk).cloned();
     let disk = disk.ok_or_else(|| Failure::internal(format!("the disk of container {container} is gone")))?;
     let measure = disk.index.with(move |index| index.measure(container)).await.map_err(failed(container))?;
-    let repeats = measure.map(|measure| measure.repeats).unwrap_or_default();
-    let files = owner_files(&**disk.space.disk(), OWNERS_DIR, OwnerId::from(container)).await;
-    let files = files.map_err(|error| failed(container)(error.into()))?;
+    let repeats = measure.map(|measure| measure.facts.repeats).unwrap_or_default();
+    let owner = OwnerId::from(container);
+    let read = async {
+        let compacted = Compacted::read(&**disk.space.disk(), OWNERS_DIR, owner).await?;
+        Ok((compacted, owner_files(&**disk.space.disk(), OWNERS_DIR, owner).await?))
+    };
+    let (compacted, files) = read.await.map_err(failed(container))?;
     let manifest = ContainerManifest {
         container: container.0,
         pipeline: replica.pipeline.0,
@@ -72,13 +78,18 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
         last_term: last.term.0,
         last_index: last.index.0,
         repeats: repeats.into_iter().map(|index| index.0).collect(),
+        compacted: match compacted.is_compacted() {
+            true => compacted.without_end().encode(owner).into(),
+            false => Bytes::new(),
+        },
     };
     let from = match manifest.files.iter().position(|file| file.name == request.file) {
         Some(file) => (file, request.offset),
         None if request.file.is_empty() => (0, 0),
         None => return Err(Failure::invalid(format!("container {container} has no file {}", request.file))),
     };
-    Ok(Fetch { served: served.clone(), disk, container, manifest, from })
+    let first_segment = compacted.segments.start;
+    Ok(Fetch { served: served.clone(), disk, container, manifest, first_segment, from })
 }
 
 /// Segments in their order, after the list of what was discarded in them. Their indexes are a cache, which
@@ -181,11 +192,15 @@ impl Fetch {
         let reading = Reading::FromSegment(segment);
         let reader = ContainerReader::open(self.disk.space.disk(), self.container, reading).await;
         let mut reader = reader.map_err(failed(self.container))?;
+        if reader.discards().compacted().segments.start != self.first_segment {
+            return Err(self.compacted_meanwhile());
+        }
         let mut pending = Pending { name: String::new(), offset: 0, data: BytesMut::new() };
         loop {
             let record = match reader.next().await {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
+                Err(ReadError::Compacted(_)) => return Err(self.compacted_meanwhile()),
                 Err(failure) if failure.condemns() => return Err(self.damaged(failure.to_string()).await),
                 Err(failure) => return Err(failed(self.container)(failure.into()).into()),
             };
@@ -293,6 +308,9 @@ impl Fetch {
         if !failure.condemns() {
             return failed(self.container)(failure.into()).into();
         }
+        if reader.check_is_as_it_was().await.is_err() {
+            return self.compacted_meanwhile();
+        }
         match reader.is_discarded_by_now(record).await {
             Ok(true) => {
                 let message =
@@ -302,6 +320,12 @@ impl Fetch {
             Ok(false) => self.damaged(failure.to_string()).await,
             Err(error) => failed(self.container)(error.into()).into(),
         }
+    }
+
+    /// Its receiver begins anew.
+    fn compacted_meanwhile(&self) -> Broken {
+        let message = format!("container {} was compacted while it was sent", self.container);
+        Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) }.into()
     }
 
     async fn damaged(&self, why: String) -> Broken {

@@ -190,12 +190,36 @@ impl Read {
     async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<Message, Failure> {
         let room = self.memory.room(part.end - part.start).await?;
         let offset = piece.offset + u64::from(part.start);
-        let body = self.disk.space.read_body(OWNERS_DIR, piece.place, part).await;
-        let BodyPieces { bytes, crcs, first_piece_bytes } = match body {
-            Ok(body) => body,
-            Err(failure) => return Err(self.unreadable(failure).await),
-        };
+        let BodyPieces { bytes, crcs, first_piece_bytes } = self.read_body(*piece, part).await?;
         Ok(Roomy(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes }, room))
+    }
+
+    /// Reads where the index says, until it says the same again: a compaction moves records, and removes what
+    /// it moved them from only once the index has their new places.
+    async fn read_body(&self, mut piece: Piece, part: Range<u32>) -> Result<BodyPieces, Failure> {
+        loop {
+            let failure = match self.disk.space.read_body(OWNERS_DIR, piece.place, part.clone()).await {
+                Ok(body) => return Ok(body),
+                Err(failure) => failure,
+            };
+            let moved = match &failure {
+                ReadError::NotFound { .. } => self.moved(piece).await,
+                _ => None,
+            };
+            match moved {
+                Some(moved) => piece = moved,
+                None => return Err(self.unreadable(failure).await),
+            }
+        }
+    }
+
+    /// The same bytes of the block in another place, if the index has one by now.
+    async fn moved(&self, piece: Piece) -> Option<Piece> {
+        let (block, range) = (self.block, piece.offset..piece.offset + 1);
+        let pieces = self.disk.index.with(move |index| index.pieces(block, range, 1)).await.ok()?;
+        let is_elsewhere =
+            |now: &Piece| now.place != piece.place && (now.offset, now.end()) == (piece.offset, piece.end());
+        pieces.into_iter().find(is_elsewhere)
     }
 
     /// Tells a reader of a failed read: bytes that do not check, or that the medium cannot give back, make
@@ -359,8 +383,33 @@ fn broken_index(disk: &DatanodeDisk, container: ContainerId, failure: &anyhow::E
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compaction::tests::{compacted, delete, open};
+    use crate::offline::tests::{FIRST, Left, SMALL_BYTES, bytes_of};
     use raftlog::Place;
+    use std::time::Duration;
     use types::OwnerId;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_read_that_a_compaction_overtakes_looks_its_place_up_again() {
+        let left = Left::of_small_blocks().await;
+        let disk = open(&left).await;
+        let find = |local| {
+            let (block, range) = (BlockId { container: FIRST, local }, 0..SMALL_BYTES as u64);
+            let (_, first) = look_up(&disk.index, block, range.clone()).unwrap().unwrap();
+            let memory = ReadMemory::new(8 << 20, Duration::from_secs(60));
+            Read { disk: disk.clone(), block, range, first, memory, message_bytes_max: u32::MAX }
+        };
+        let (stays, goes) = (find(60), find(20));
+        delete(&disk, 10..50).await;
+        compacted(&disk).await.unwrap().unwrap();
+        let old = disk.space.read_body(OWNERS_DIR, stays.first[0].place, 0..9).await;
+        assert!(matches!(old, Err(ReadError::NotFound { .. })), "{old:?}");
+        let Some(Ok(Roomy(read, _))) = stays.at_once().await else { panic!("it is there") };
+        assert_eq!(read.data[..], bytes_of(60));
+        let gone = goes.at_once().await.unwrap().map(drop).unwrap_err();
+        assert_eq!(gone.code, Code::NotFound, "{gone}");
+        assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
+    }
 
     #[test]
     fn messages_end_where_pieces_of_the_record_end() {

@@ -6,7 +6,7 @@ use super::{
 use crate::hard_state::FILE_NAME;
 use crate::recovery::recover;
 use crate::segment::{SegmentId, owner_dir};
-use crate::{Discards, LogSpec, OpenError};
+use crate::{Compacted, Discards, LogSpec, OpenError};
 use disk::Disk;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,6 +18,9 @@ use types::{LogId, LogIndex, OwnerId};
 const GROUPS_DIR: &str = "groups";
 const CONTAINERS_DIR: &str = "containers";
 const METADATA_DIR: &str = "meta";
+
+/// Read of a file `compacted`; longer ones are none.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Looks at a log that somebody writes to, before damage is believed.
 const LOOKS_MAX: usize = 3;
@@ -444,9 +447,12 @@ impl DataDirectory {
         Ok(owners)
     }
 
+    /// Without those that a compaction left, or has not finished: a start removes them.
     async fn segments_of(&self, owners_dir: &str, owner: OwnerId) -> Result<Vec<SegmentId>, InspectError> {
         let names = self.list(&owner_dir(owners_dir, owner)).await?;
-        let mut numbers: Vec<_> = names.iter().filter_map(|name| SegmentId::parse_number(name)).collect();
+        let compacted = self.compacted(owners_dir, owner).await?;
+        let numbers = names.iter().filter_map(|name| SegmentId::parse_number(name));
+        let mut numbers: Vec<_> = numbers.filter(|number| compacted.segments.contains(number)).collect();
         numbers.sort_unstable();
         Ok(numbers.into_iter().map(|segment| SegmentId { owner, segment }).collect())
     }
@@ -483,12 +489,26 @@ impl DataDirectory {
 
     async fn discards(&self, owners_dir: &str, owner: OwnerId) -> Result<Discards, InspectError> {
         let path = crate::discards::path(owners_dir, owner);
-        match self.source.open(&path).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Discards::none(owner)),
+        let discards = match self.source.open(&path).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Discards::none(owner),
             opened => {
                 let file = opened.map_err(io_error(&path))?;
-                Discards::read_file(file, owner).await.map_err(io_error(&path))
+                Discards::read_file(file, owner).await.map_err(io_error(&path))?
             }
+        };
+        Ok(discards.after(self.compacted(owners_dir, owner).await?))
+    }
+
+    async fn compacted(&self, owners_dir: &str, owner: OwnerId) -> Result<Compacted, InspectError> {
+        let path = crate::compacted::path(owners_dir, owner);
+        let read = async {
+            let file = self.source.open(&path).await?;
+            let bytes = file.read_at(0, file.len().await?.min(FILE_BYTES_MAX) as usize).await?;
+            Compacted::decode_file(owner, &bytes).map_err(io::Error::other)
+        };
+        match read.await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Compacted::NEVER),
+            read => read.map_err(io_error(&path)),
         }
     }
 
@@ -532,7 +552,7 @@ impl DataDirectory {
             });
         }
         report.judge(evidence);
-        report.check_segments();
+        report.check_segments(&self.discards(owners_dir, owner).await?);
         Ok(report)
     }
 
@@ -561,12 +581,13 @@ impl OwnerReport {
     }
 
     /// Each segment must go on where the one before it ends.
-    fn check_segments(&mut self) {
+    fn check_segments(&mut self, discards: &Discards) {
         for pair in self.segments.windows(2) {
             let [before, after] = pair else { continue };
             let (Some(last), Some(first)) = (&before.summary.last, after.summary.first) else { continue };
             let undamaged = before.summary.damage.is_empty() && after.summary.damage.is_empty();
-            if undamaged && last.id.index.0.checked_add(1) != Some(first.index.0) {
+            let goes_on = last.id.index < first.index && discards.are_gone(last.id.index.next()..first.index);
+            if undamaged && !goes_on {
                 let problem = format!(
                     "{} ends with entry {}, {} begins with entry {}",
                     before.path, last.id.index, after.path, first.index

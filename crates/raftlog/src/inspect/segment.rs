@@ -161,8 +161,9 @@ impl SegmentScan {
         match self.record(at).await? {
             Ok(record) => {
                 let (found, expected) = (record.id.index, self.next_index);
-                if let Some(expected) = expected.filter(|next| found != *next && !(self.gap && found > *next))
-                {
+                let may_follow =
+                    |next: LogIndex| found > next && (self.gap || self.discards.are_gone(next..found));
+                if let Some(expected) = expected.filter(|next| found != *next && !may_follow(*next)) {
                     (self.next_index, self.gap) = (None, true);
                     let fault = Fault::Index { found, expected };
                     let (index, next_index) = (Some(expected), Some(found));

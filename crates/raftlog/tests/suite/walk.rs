@@ -1,6 +1,6 @@
 use crate::support::*;
 use disk::{Disk, RealDisk};
-use raftlog::{Discards, HOLE_BLOCK_BYTES, OwnerWalk, Step, WalkEnd, WalkedRecord};
+use raftlog::{Discard, Discards, HOLE_BLOCK_BYTES, OwnerWalk, Step, WalkEnd, WalkedRecord};
 use std::sync::Arc;
 use types::OwnerId;
 
@@ -103,7 +103,8 @@ async fn discarded_bodies_are_holes_and_their_heads_stay() {
     let space = machine.start_again().await;
     let disk = space.disk().clone();
     let (records, _) = walk(&disk, 1000).await;
-    let chosen: Vec<_> = [1, 4].map(|n: usize| (7 + n as u64, records[n].meta.place)).to_vec();
+    let discard = |tag: u64, place| Discard { tag, name: u128::from(tag), place };
+    let chosen = [1, 4].map(|n: usize| discard(7 + n as u64, records[n].meta.place));
     let owner = OwnerId(1000);
     let discards = space.remember_discards(OWNERS, owner, &chosen).await.unwrap();
     let again = space.remember_discards(OWNERS, owner, &chosen).await.unwrap();
@@ -131,7 +132,8 @@ async fn discarded_bodies_are_holes_and_their_heads_stay() {
 
     // A place that holds no such record is refused, and nothing is remembered.
     let wrong = raftlog::Place { body_bytes: 1, ..records[2].meta.place };
-    assert!(space.remember_discards(OWNERS, owner, &[(1, records[5].meta.place), (2, wrong)]).await.is_err());
+    let refused = [discard(1, records[5].meta.place), discard(2, wrong)];
+    assert!(space.remember_discards(OWNERS, owner, &refused).await.is_err());
     assert_eq!(Discards::read(&*disk, OWNERS, owner).await.unwrap().iter().count(), 2);
 
     // Neither a start nor a look at the files takes the holes for damage.

@@ -198,6 +198,7 @@ fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
             tasks: answer_tasks(world, replication, node),
             describe: answer_describe(tables, nodes, node),
             register_again: false,
+            may_reclaim: world.may_reclaim(),
         }
     })
 }

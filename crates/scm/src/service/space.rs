@@ -104,6 +104,7 @@ fn add(space: &mut Option<SpaceOfReplicas>, replica: &ContainerReplica) {
     space.discarded_bytes += replica.discarded_bytes;
     space.hole_bytes += replica.hole_bytes;
     space.disk_bytes += replica.disk_bytes;
+    space.dead_bytes += replica.dead_bytes;
 }
 
 fn waiting<'a>(all: impl Iterator<Item = &'a Waiting>, now: Instant) -> Vec<SpaceWaiting> {

@@ -11,6 +11,7 @@ counts!(
     reads_failed,
     containers,
     replicas_compared,
+    replicas_compacted,
     copies,
     deletions,
     crashes,

@@ -494,8 +494,11 @@ impl Run {
                 let Some(machine) = machine_at(&address) else { continue };
                 let files = ReplicaFiles::read(self.world.disks(ProcessId(machine)), container);
                 let files = files.map_err(|why| format!("container {container} on {address}: {why}"))?;
+                self.ledger.count(|counts| {
+                    counts.replicas_compared += 1;
+                    counts.replicas_compacted += u64::from(files.is_compacted);
+                });
                 replicas.push((machine, files));
-                self.ledger.count(|counts| counts.replicas_compared += 1);
             }
             let Some(((first, expected), others)) = replicas.split_first() else { continue };
             for (other, files) in others {

@@ -1,0 +1,295 @@
+//! One compaction of one container.
+
+use super::settle::settle;
+use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_use, notes_of};
+use crate::datanode_disk::DatanodeDisk;
+use crate::index::records::ContainerState;
+use crate::index::{Facts, Moves};
+use crate::layout::OWNERS_DIR;
+use crate::pipelines::Pipelines;
+use crate::repeats::{Repeats, nonce_of};
+use anyhow::{Context, anyhow, ensure};
+use parking::Throttle;
+use planted::Bug;
+use raftlog::{Compacted, ReadError, Rewrite};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use types::{ContainerId, LogIndex, OwnerId};
+
+/// The cost of reading a head where bodies are large: a block of the file.
+const HEAD_READ_BYTES: u64 = 4096;
+/// Copied between two looks whether logs have much to write: a disk that is always busy is compacted at 1 MiB/s.
+const LOOK_BYTES: u64 = 1 << 20;
+
+/// What a compaction has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub written_bytes: u64,
+    pub removed_bytes: u64,
+}
+
+/// The reason why a container stays as it was.
+#[derive(Debug)]
+pub(crate) enum GivenUp {
+    /// Bytes of it are not as they must be.
+    Damaged(String),
+    Failed(anyhow::Error),
+}
+
+impl From<anyhow::Error> for GivenUp {
+    fn from(failure: anyhow::Error) -> GivenUp {
+        GivenUp::Failed(failure)
+    }
+}
+
+impl From<io::Error> for GivenUp {
+    fn from(error: io::Error) -> GivenUp {
+        GivenUp::Failed(error.into())
+    }
+}
+
+impl From<ReadError> for GivenUp {
+    fn from(failure: ReadError) -> GivenUp {
+        match failure.condemns() {
+            true => GivenUp::Damaged(failure.to_string()),
+            false => GivenUp::Failed(failure.into()),
+        }
+    }
+}
+
+/// Compacts a container that is closed and that no log reads; `None` where nothing of it would be left. May be
+/// dropped anywhere: what a crash leaves as well is settled by the next one, or at the next start.
+pub(super) async fn compact(
+    disk: &Arc<DatanodeDisk>,
+    pipelines: &Pipelines,
+    container: ContainerId,
+    throttle: &Throttle,
+) -> Result<Option<Done>, GivenUp> {
+    let compaction = Compaction::begin(disk, pipelines, container).await?;
+    let before = compaction.before.clone();
+    let done = match compaction.copy(throttle).await {
+        Ok(Some(copied)) => copied.put_in_place(pipelines).await.map(Some),
+        Ok(None) => Ok(None),
+        Err(given_up) => Err(given_up),
+    };
+    if !matches!(done, Ok(Some(_))) {
+        // What is written of it goes; or, where it counts already, what it was written from.
+        let _deleting = disk.deleting.lock().await;
+        let is_as_begun = is_as_begun(disk, container, &before).await?;
+        settle(disk, container).await?;
+        if let Err(GivenUp::Damaged(why)) = &done
+            && !is_as_begun
+        {
+            return Err(GivenUp::Failed(anyhow!("it has changed meanwhile: {why}")));
+        }
+    }
+    done
+}
+
+/// Records on their way into new segments.
+struct Compaction<'a> {
+    disk: &'a Arc<DatanodeDisk>,
+    container: ContainerId,
+    /// The file `compacted` meanwhile. It is the container's that this began with: one that was deleted and
+    /// copied here again has another.
+    before: Compacted,
+    reader: ContainerReader,
+    rewrite: Rewrite,
+    moves: Moves,
+    /// Of blocks that were listed before lists had names.
+    names: BTreeMap<LogIndex, u128>,
+}
+
+/// Records that are written, and the word on those that are left out.
+struct Copied<'a> {
+    compaction: Compaction<'a>,
+    facts: Facts,
+}
+
+impl<'a> Compaction<'a> {
+    async fn begin(
+        disk: &'a Arc<DatanodeDisk>,
+        pipelines: &Pipelines,
+        container: ContainerId,
+    ) -> Result<Compaction<'a>, GivenUp> {
+        let (owner, files) = (OwnerId::from(container), disk.space.disk());
+        let _deleting = disk.deleting.lock().await;
+        check_may_be_compacted(disk, pipelines, container).await?;
+        settle(disk, container).await?;
+        let first = disk.space.unused_segment(OWNERS_DIR, owner).await?;
+        let before = Compacted::read(&**files, OWNERS_DIR, owner).await?.before(first);
+        // Before there is a segment that does not count.
+        before.write(&**files, OWNERS_DIR, owner).await?;
+        let reader = ContainerReader::open(files, container, Reading::Whole).await?;
+        let rewrite = disk.space.rewrite(OWNERS_DIR, owner, first);
+        let (moves, names) = Default::default();
+        Ok(Compaction { disk, container, before, reader, rewrite, moves, names })
+    }
+
+    /// Copies what is not discarded; `None` where that is nothing.
+    async fn copy(mut self, throttle: &Throttle) -> Result<Option<Copied<'a>>, GivenUp> {
+        let mut repeats = Repeats::of(&self.disk.index, self.container);
+        let mut unlooked_bytes = 0;
+        while let Some(record) = self.reader.next().await? {
+            let bytes = if record.is_discarded { HEAD_READ_BYTES } else { record.walked.bytes };
+            let bytes = bytes.min(record.walked.bytes);
+            throttle.take(bytes as usize).await;
+            unlooked_bytes += bytes;
+            if unlooked_bytes >= LOOK_BYTES {
+                unlooked_bytes = 0;
+                self.disk.until_idle().await;
+            }
+            if self.copy_record(&record).await? {
+                repeats.see(&record.walked).await?;
+            }
+        }
+        if let Some(why) = self.reader.wrong_end().await? {
+            return Err(GivenUp::Damaged(why));
+        }
+        if self.moves.len() == 0 {
+            return Ok(None);
+        }
+        let facts = Facts { terms: self.reader.contents().terms.clone(), repeats: repeats.found().await? };
+        Ok(Some(Copied { compaction: self, facts }))
+    }
+
+    /// Whether the record is copied.
+    async fn copy_record(&mut self, record: &ReadRecord) -> Result<bool, GivenUp> {
+        let (index, from) = (record.walked.meta.id.index, record.walked.meta.place);
+        if record.is_discarded {
+            self.name(record)?;
+            return Ok(false);
+        }
+        let body = match self.reader.read_whole_body(record).await {
+            Ok(body) => body,
+            Err(_) if self.reader.is_discarded_by_now(record).await? => return Ok(false),
+            Err(failure) => return Err(failure.into()),
+        };
+        if planted::has(Bug::CompactionLosesRecords) && index.0.is_multiple_of(5) {
+            return Ok(false);
+        }
+        if self.rewrite.needs_segment(&record.walked) {
+            // Alone: a deletion of the container would have the segment in what comes after it.
+            let _deleting = self.disk.deleting.lock().await;
+            self.check_is_as_begun().await?;
+            self.rewrite.begin_segment().await.context("begin a segment")?;
+        }
+        let to = self.rewrite.push(&record.walked, &body).await.context("write a segment")?;
+        self.moves.push(from, to)?;
+        Ok(true)
+    }
+
+    /// Takes the name of a block from a head that is about to go, if its list does not have it.
+    fn name(&mut self, record: &ReadRecord) -> anyhow::Result<()> {
+        let index = record.walked.meta.id.index;
+        if self.reader.discards().get(index).is_some_and(|listed| listed.name.is_none()) {
+            let nonce = nonce_of(&record.walked);
+            let nonce = nonce.with_context(|| format!("the discarded entry {index} is no chunk"))?;
+            self.names.insert(index, nonce.0);
+        }
+        Ok(())
+    }
+
+    async fn check_is_as_begun(&self) -> anyhow::Result<()> {
+        let is_as_begun = is_as_begun(self.disk, self.container, &self.before).await?;
+        ensure!(is_as_begun, "container {} was deleted meanwhile", self.container);
+        Ok(())
+    }
+}
+
+impl Copied<'_> {
+    /// The new segments count from here on, and the old ones go.
+    async fn put_in_place(self, pipelines: &Pipelines) -> Result<Done, GivenUp> {
+        let Copied { compaction, facts } = self;
+        let written_bytes = compaction.rewrite.bytes();
+        let Compaction { disk, container, before, reader, rewrite, moves, names } = compaction;
+        let (owner, files) = (OwnerId::from(container), disk.space.disk().clone());
+        let segments = rewrite.finish().await.context("finish a segment")?;
+        let start = segments.start;
+        let _deleting = disk.deleting.lock().await;
+        let is_as_begun = is_as_begun(disk, container, &before).await?;
+        ensure_or(is_as_begun, "it was deleted meanwhile")?;
+        check_may_be_compacted(disk, pipelines, container).await?;
+        check_hash(disk, container, &reader).await?;
+        let moves = Arc::new(moves);
+        let checked = moves.clone();
+        let check = disk.index.with(move |index| index.check_moves(container, start, &checked));
+        check.await.context("look for all records in the copy")?;
+        disk.space.name_discards(OWNERS_DIR, owner, &names).await.context("name discarded blocks")?;
+
+        let Contents { last, .. } = *reader.contents();
+        let (first, last) = match before.is_compacted() {
+            true => (before.first, before.last),
+            false => (facts.terms.first, last.unwrap_or_default()),
+        };
+        let after = Compacted { segments: start..u32::MAX, first, last, notes: notes_of(&facts) };
+        after.write(&*files, OWNERS_DIR, owner).await.context("put the copy in place")?;
+        if planted::has(Bug::OldSegmentsGoFirst) {
+            disk.space.remove_stray_segments(OWNERS_DIR, owner).await?;
+        }
+        let moved = disk.index.with(move |index| index.apply_moves(container, start, &moves));
+        moved.await.context("move rows")?;
+        let removed = disk.space.remove_stray_segments(OWNERS_DIR, owner).await;
+        let removed_bytes = removed.context("remove the old segments")?;
+        measure_again(disk, container).await?;
+        Ok(Done { written_bytes, removed_bytes })
+    }
+}
+
+fn ensure_or(is_so: bool, or: &str) -> Result<(), GivenUp> {
+    if is_so { Ok(()) } else { Err(GivenUp::Failed(anyhow!("{or}"))) }
+}
+
+/// Also of a container that is deleted: it has no such file.
+async fn is_as_begun(
+    disk: &DatanodeDisk,
+    container: ContainerId,
+    before: &Compacted,
+) -> anyhow::Result<bool> {
+    let now = Compacted::read(&**disk.space.disk(), OWNERS_DIR, OwnerId::from(container)).await?;
+    Ok(now == *before)
+}
+
+/// To be called with the disk's lock for deletions.
+async fn check_may_be_compacted(
+    disk: &DatanodeDisk,
+    pipelines: &Pipelines,
+    container: ContainerId,
+) -> anyhow::Result<()> {
+    let record = disk.index.with(move |index| index.container(container)).await?;
+    let record = record.context("it is not here any more")?;
+    ensure!(record.state == ContainerState::Closed, "it is not closed");
+    ensure!(pipelines.has_released(&record), "a log still reads it");
+    let unhealthy = disk.index.with(move |index| index.unhealthy(container)).await?;
+    ensure!(unhealthy.is_none(), "it is unhealthy: {}", unhealthy.unwrap_or_default());
+    Ok(())
+}
+
+/// The hash does not depend on places: where it is known, what was read has it.
+async fn check_hash(
+    disk: &DatanodeDisk,
+    container: ContainerId,
+    reader: &ContainerReader,
+) -> Result<(), GivenUp> {
+    let now = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await?;
+    let measure = disk.index.with(move |index| index.measure(container)).await?;
+    let known = measure.and_then(|measure| measure.hash);
+    if now.sum().digest != reader.discards().sum().digest || known.is_none_or(|known| known == reader.hash())
+    {
+        return Ok(());
+    }
+    Err(GivenUp::Damaged("its records do not have the hash that was computed of them before".to_owned()))
+}
+
+/// Its hash, its ends and its repeats are what they were.
+async fn measure_again(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
+    let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
+    let saved = disk.index.with(move |index| match index.measure(container)? {
+        Some(measure) => index.save_measure(container, &crate::index::Measure { disk_bytes, ..measure }),
+        None => Ok(()),
+    });
+    saved.await?;
+    disk.inventory.look_again(disk.id, container);
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! What a compaction left half done, because of a crash or a failure.
+
+use crate::container_reader::{ContainerReader, Reading};
+use crate::datanode_disk::DatanodeDisk;
+use crate::index::{Index, Moves};
+use crate::layout::OWNERS_DIR;
+use anyhow::{Context, bail};
+use disk::Disk;
+use raftlog::{Compacted, Discards, stray_segments};
+use std::sync::Arc;
+use tracing::{error, info};
+use types::{ContainerId, OwnerId};
+
+/// Settles all containers of a disk. To be called before anything reads the disk.
+pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
+    for (container, _) in disk.index.with(Index::containers).await? {
+        let _deleting = disk.deleting.lock().await;
+        // Until the next start its rows point to segments that count no more, and are there.
+        if let Err(failure) = settle(disk, container).await {
+            error!(%container, error = format!("{failure:#}"), "cannot finish a compaction that was cut short");
+        }
+    }
+    Ok(())
+}
+
+/// Leaves only what counts: rows point to it, and no other segment is there. To be called with the disk's
+/// lock for deletions.
+pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
+    let owner = OwnerId::from(container);
+    let strays =
+        stray_segments(&**disk.space.disk(), OWNERS_DIR, owner).await.context("list its segments")?;
+    let Some(first_stray) = strays.first().copied() else { return Ok(()) };
+    let compacted = Compacted::read(&**disk.space.disk(), OWNERS_DIR, owner).await?;
+    let start = compacted.segments.start;
+    if first_stray < start {
+        let is_behind = disk.index.with(move |index| index.points_before(container, start)).await?;
+        if is_behind {
+            let moves = find_moves(disk.space.disk(), container, &compacted, first_stray).await?;
+            let moved = disk.index.with(move |index| {
+                index.check_moves(container, start, &moves)?;
+                index.apply_moves(container, start, &moves)
+            });
+            moved.await.context("move rows")?;
+        }
+    }
+    let bytes = disk.space.remove_stray_segments(OWNERS_DIR, owner).await.context("remove segments")?;
+    info!(%container, segments = strays.len(), bytes, "removed segments that a compaction left");
+    Ok(())
+}
+
+/// Finds where the records of the segments that count stood in those before them, all of which are there as
+/// long as a row points to one.
+async fn find_moves(
+    disk: &Arc<dyn Disk>,
+    container: ContainerId,
+    compacted: &Compacted,
+    first_old: u32,
+) -> anyhow::Result<Moves> {
+    let discards = Discards::read(&**disk, OWNERS_DIR, OwnerId::from(container)).await?;
+    let old = Compacted { segments: first_old..compacted.segments.start, ..compacted.clone() };
+    let mut from = ContainerReader::over(disk, container, Reading::Whole, discards.after(old)).await?;
+    let mut to = ContainerReader::open(disk, container, Reading::Whole).await?;
+    let mut moves = Moves::default();
+    while let Some(moved) = to.next().await? {
+        let index = moved.walked.meta.id.index;
+        loop {
+            let Some(record) = from.next().await? else { bail!("entry {index} stood nowhere before") };
+            if record.walked.meta.id.index == index {
+                moves.push(record.walked.meta.place, moved.walked.meta.place)?;
+                break;
+            }
+        }
+    }
+    Ok(moves)
+}

@@ -1,0 +1,135 @@
+//! Finding the containers of a disk that are worth being written anew, and doing so, one after the other.
+
+use super::rewrite::{Done, GivenUp, compact};
+use crate::datanode_disk::DatanodeDisk;
+use crate::index::records::ContainerState;
+use crate::inventory::Replica;
+use crate::pipelines::Pipelines;
+use parking::Throttle;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+use types::ContainerId;
+
+/// The interval at which the containers of a disk are looked at, in memory.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The pause after a container could not be compacted.
+const RETRY: Duration = Duration::from_secs(300);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CompactOptions {
+    /// Of what a container takes, the part that must be dead.
+    pub above_percent: u64,
+    pub bytes_per_second: u64,
+    pub quiet: Duration,
+}
+
+pub(crate) struct Compactor {
+    disk: Arc<DatanodeDisk>,
+    pipelines: Arc<Pipelines>,
+    options: CompactOptions,
+    throttle: Throttle,
+    /// SCM's word: nobody has stopped it.
+    may_reclaim: Arc<AtomicBool>,
+    /// Those that failed, and when they are tried again.
+    failed: BTreeMap<ContainerId, Instant>,
+}
+
+/// A container that is worth it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub container: ContainerId,
+    /// What goes, and what is written instead of all.
+    pub dead_bytes: u64,
+    pub live_bytes: u64,
+}
+
+impl Compactor {
+    pub(crate) fn new(
+        disk: Arc<DatanodeDisk>,
+        pipelines: Arc<Pipelines>,
+        options: CompactOptions,
+        may_reclaim: Arc<AtomicBool>,
+    ) -> Compactor {
+        let throttle = Throttle::new(options.bytes_per_second);
+        Compactor { disk, pipelines, options, throttle, may_reclaim, failed: BTreeMap::new() }
+    }
+
+    /// May be dropped anywhere: a compaction that a crash may cut short as well.
+    pub(crate) async fn run(mut self) {
+        while self.disk.failure().is_none() {
+            match self.next() {
+                Some(candidate) => self.compact(candidate).await,
+                None => sleep(LOOK_INTERVAL).await,
+            }
+        }
+    }
+
+    /// Of the containers that are worth it, and whose copies fit on the disk, the one that gives back most for
+    /// what is written.
+    pub(super) fn next(&mut self) -> Option<Candidate> {
+        if !self.may_reclaim.load(Ordering::Relaxed) {
+            return None;
+        }
+        let now = Instant::now();
+        self.failed.retain(|_, until| *until > now);
+        let lately = self.disk.deleted_lately.lock().expect("no holder panics").clone();
+        let is_quiet = |container: &ContainerId| {
+            lately.get(container).is_none_or(|at| at.elapsed() >= self.options.quiet)
+        };
+        let may_be = |container: &ContainerId| is_quiet(container) && !self.failed.contains_key(container);
+        let found = self.disk.inventory.select(|(container, replica)| {
+            let is_here = replica.disk == self.disk.id && may_be(container);
+            is_here.then(|| candidate(*container, replica, self.options.above_percent)).flatten()
+        });
+        let room = self.disk.room_to_compact();
+        let fitting = found.into_iter().filter(|candidate| candidate.live_bytes <= room);
+        fitting.max_by(|one, other| one.worth().total_cmp(&other.worth()))
+    }
+
+    async fn compact(&mut self, candidate: Candidate) {
+        let (container, counters) = (candidate.container, &self.disk.counters);
+        let disk = self.disk.real.root().display();
+        let began = Instant::now();
+        let why = match compact(&self.disk, &self.pipelines, container, &self.throttle).await {
+            Ok(Some(Done { written_bytes, removed_bytes })) => {
+                let given_back = removed_bytes.saturating_sub(written_bytes);
+                counters.compacted.fetch_add(1, Ordering::Relaxed);
+                counters.compaction_written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+                counters.compaction_removed_bytes.fetch_add(removed_bytes, Ordering::Relaxed);
+                let took = began.elapsed();
+                info!(%container, %disk, written_bytes, removed_bytes, given_back, ?took, "compacted a container");
+                self.disk.inventory.looked().await;
+                return;
+            }
+            Ok(None) => "nothing of it would be left; SCM deletes it".to_owned(),
+            Err(GivenUp::Damaged(why)) => {
+                self.disk.mark_unhealthy(container, why.clone()).await;
+                why
+            }
+            Err(GivenUp::Failed(failure)) => format!("{failure:#}"),
+        };
+        counters.compactions_failed.fetch_add(1, Ordering::Relaxed);
+        warn!(%container, %disk, why, retry = ?RETRY, "a container cannot be compacted");
+        self.failed.insert(container, Instant::now() + RETRY);
+    }
+}
+
+impl Candidate {
+    fn worth(&self) -> f64 {
+        self.dead_bytes as f64 / self.live_bytes.max(1) as f64
+    }
+}
+
+/// A container is worth it once enough of it is dead, unless nothing is left in it: SCM deletes that whole.
+pub(super) fn candidate(container: ContainerId, replica: &Replica, above_percent: u64) -> Option<Candidate> {
+    let (dead_bytes, disk_bytes) = (replica.discards.dead_bytes, replica.disk_bytes);
+    let may_be = replica.state == ContainerState::Closed && replica.released && replica.unhealthy.is_none();
+    let is_worth =
+        dead_bytes > 0 && dead_bytes.saturating_mul(100) >= disk_bytes.saturating_mul(above_percent);
+    let live_bytes = disk_bytes.saturating_sub(dead_bytes);
+    (may_be && is_worth && replica.blocks > 0).then_some(Candidate { container, dead_bytes, live_bytes })
+}

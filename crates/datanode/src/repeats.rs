@@ -1,0 +1,73 @@
+//! Entries that look like the first chunk of a block and began none: their block is another, as a writer sent
+//! its chunk again, or they were refused. A container does not tell those from beginnings by itself when their
+//! block began in the container before, or its own first chunk was left out by a compaction.
+
+use crate::import::manifest::REPEATS_MAX;
+use crate::index::Index;
+use anyhow::ensure;
+use prost::Message;
+use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
+use raftlog::WalkedRecord;
+use types::{BlockId, ContainerId, LogIndex, Nonce};
+
+/// Looked up with one visit to RocksDB.
+const LOOKUPS_MAX: usize = 1024;
+
+/// Those of a container, as an index knows that has all of its blocks that are left.
+pub(crate) struct Repeats {
+    index: Index,
+    container: ContainerId,
+    /// Entries that are not looked up yet.
+    unseen: Vec<u64>,
+    found: Vec<LogIndex>,
+}
+
+impl Repeats {
+    pub(crate) fn of(index: &Index, container: ContainerId) -> Repeats {
+        Repeats { index: index.clone(), container, unseen: Vec::new(), found: Vec::new() }
+    }
+
+    /// Takes the next record that is not discarded.
+    pub(crate) async fn see(&mut self, record: &WalkedRecord) -> anyhow::Result<()> {
+        if chunk_of(record).is_some_and(|chunk| chunk.seq == 0) {
+            self.unseen.push(record.meta.id.index.0);
+        }
+        if self.unseen.len() >= LOOKUPS_MAX { self.look_up().await } else { Ok(()) }
+    }
+
+    /// All of them, once all records were seen.
+    pub(crate) async fn found(mut self) -> anyhow::Result<Vec<LogIndex>> {
+        self.look_up().await?;
+        Ok(self.found)
+    }
+
+    async fn look_up(&mut self) -> anyhow::Result<()> {
+        let (container, unseen) = (self.container, std::mem::take(&mut self.unseen));
+        let repeats = self.index.with(move |index| {
+            let mut repeats = Vec::new();
+            for local in unseen {
+                if index.block_record(BlockId { container, local })?.is_none() {
+                    repeats.push(LogIndex(local));
+                }
+            }
+            Ok(repeats)
+        });
+        self.found.extend(repeats.await?);
+        // More than any source may send: such a container cannot be copied until that limit is higher.
+        ensure!(self.found.len() <= REPEATS_MAX, "{} first chunks began no block", self.found.len());
+        Ok(())
+    }
+}
+
+/// The nonce of the block that a record is of.
+pub(crate) fn nonce_of(record: &WalkedRecord) -> Option<Nonce> {
+    let nonce = proto::bytes16(&chunk_of(record)?.nonce, "nonce").ok()?;
+    Some(Nonce(u128::from_be_bytes(nonce)))
+}
+
+fn chunk_of(record: &WalkedRecord) -> Option<ChunkCommand> {
+    match PipelineCommand::decode(record.meta.meta.clone()).ok()?.command? {
+        pipeline_command::Command::Chunk(chunk) => Some(chunk),
+        _ => None,
+    }
+}
