@@ -18,6 +18,7 @@ mod presence;
 mod process_metrics;
 mod ready;
 mod roles;
+mod reclaim_times;
 mod s3_limits;
 mod server;
 mod service_manager;

@@ -5,6 +5,7 @@ use crate::logging;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::roles::Roles;
+use crate::reclaim_times::ReclaimTimes;
 use crate::s3_limits::S3Limits;
 use crate::service_manager::{NotifyOptions, ServiceManager};
 use crate::signals::{self, Hangups};
@@ -101,8 +102,7 @@ pub(crate) struct ServerOptions {
     /// Growth of SCM's and OM's logs between two snapshots.
     pub metadata_log_bytes: u64,
     pub om_reads: OmReads,
-    /// The time for which what was deleted may be read.
-    pub reclaim_after: Duration,
+    pub reclaim: ReclaimTimes,
     /// `None`: SCM's own defaults.
     pub scm_times: Option<ScmTimes>,
 }
@@ -168,6 +168,7 @@ impl ServerOptions {
 impl ServerOptions {
     /// Looks for the secret key where the arguments say that it is.
     fn of(args: ServerArgs) -> anyhow::Result<ServerOptions> {
+        args.reclaim.check()?;
         let secret_key =
             Secret::find(args.secret_key, args.secret_key_file.as_deref(), systemd_directory().as_deref())?;
         Ok(ServerOptions {
@@ -197,7 +198,7 @@ impl ServerOptions {
             scrub_interval: args.scrub_interval,
             metadata_log_bytes: args.metadata_log_bytes,
             om_reads: args.om_reads,
-            reclaim_after: args.reclaim_after,
+            reclaim: args.reclaim,
             scm_times: Some(args.scm_times),
         })
     }
@@ -421,7 +422,9 @@ async fn start_metadata(
             reads,
             snapshots,
             memory_bytes,
-            reclaim_after: options.reclaim_after,
+            reclaim_after: options.reclaim.reclaim_after,
+            sweep_after: options.reclaim.sweep_after,
+            sweep_every: options.reclaim.sweep_every,
             ..OmOptions::default()
         };
         let started =

@@ -5,27 +5,40 @@ use super::Apply;
 use crate::blocks::{self, BlockKey, NamingRows};
 use crate::tables::{Read, Refusal, deleted_key};
 use prost::Message;
-use proto::Failure;
 use proto::om::{BlockPiece, DeletedPieces, OmCommand, om_command};
+use proto::{Code, Failure};
 use std::collections::HashSet;
 
 /// Persisted in commands: this release's rules about blocks.
-pub(super) const RULES: u32 = 1;
+pub(super) const RULES: u32 = 2;
+/// Those of before format 8 of the tables had none: they take any block, and file nothing when they are refused.
+const RULES_OF_UNUSED: u32 = 1;
 
 impl Apply<'_, '_> {
-    /// Refuses what would name a block that is unused by now, and may be gone. Whoever finds its blocks refused once has
-    /// them filed, and writes again.
+    /// Refuses what would name a block that is unused by now, and may be gone, or that is of a container of which nothing
+    /// more is taken. Whoever finds its blocks refused once has them filed, and writes again.
     pub(super) fn check_takes(&mut self, pieces: &[BlockPiece]) -> Result<(), Refusal> {
-        if self.rules < RULES || !self.filed.has_unused(self.tables)? {
-            return Ok(());
+        let refused = match self.unused_of(pieces)? {
+            Some(unused) => Some(unused),
+            None => self.beyond_fence(pieces)?,
+        };
+        let Some(block) = refused else { return Ok(()) };
+        let why = format!("block {:?} was given up: write it again", block.to_proto());
+        // What is remembered of a command is the same at members of all releases.
+        let code = if self.rules < RULES { Code::Invalid } else { Code::GivenUp };
+        Err(Failure::new(code, why).into())
+    }
+
+    fn unused_of(&mut self, pieces: &[BlockPiece]) -> anyhow::Result<Option<BlockKey>> {
+        if self.rules < RULES_OF_UNUSED || !self.filed.has_unused(self.tables)? {
+            return Ok(None);
         }
         for block in pieces.iter().filter_map(BlockKey::of) {
             if self.tables.get(&block.unused_key())?.is_some() {
-                let why = format!("block {:?} was given up: write it again", block.to_proto());
-                return Err(Failure::invalid(why).into());
+                return Ok(Some(block));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Files what `replaced` has and `by` does not, both of one row: it may be written again over its own blocks, with
@@ -43,7 +56,7 @@ impl Apply<'_, '_> {
         let count = self.filed.delete(&pieces);
         let mut row = bytes::Bytes::copy_from_slice(row);
         // A command of before leaves what upgrading makes of what it left then: members upgrade at different entries.
-        if self.rules < RULES {
+        if self.rules < RULES_OF_UNUSED {
             blocks::unname(self.tables, &row, &pieces);
             row.clear();
         }
@@ -70,7 +83,7 @@ impl Apply<'_, '_> {
 /// The pieces that a command brings, by the rules of its leader.
 pub(super) fn brought(command: &OmCommand) -> Vec<BlockPiece> {
     match &command.command {
-        _ if command.rules < RULES => Vec::new(),
+        _ if command.rules < RULES_OF_UNUSED => Vec::new(),
         Some(om_command::Command::CommitKey(commit)) => {
             commit.key.as_ref().map_or(Vec::new(), |key| key.pieces.clone())
         }
@@ -87,7 +100,7 @@ mod tests {
     use crate::ops::testing::{Namespace, commit_request};
     use crate::ops::{CommitKey, CommitPart, prepare};
     use proto::om::{CommitKeyRequest, CommitPartRequest, Part, Precondition};
-    use proto::{Code, RequestId};
+    use proto::RequestId;
 
     /// A race that is lost by whoever has written this container.
     fn lost(container: u64) -> CommitKeyRequest {
