@@ -151,8 +151,8 @@ mod tests {
         CommitKey, CreateBucket, CreateUpload, DeleteBucket, DeleteKeys, Founded, MoveBucket, RestoreRows,
     };
     use crate::tables::{
-        BucketNumber, FENCES_KEY, NUMBERS_SKIPPED, RUNS_KEY, Read, SENDING_PREFIX, is_founded, next_bucket, restored,
-        sending_key,
+        BucketNumber, FENCES_KEY, NUMBERS_SKIPPED, RUNS_KEY, Read, SENDING_PREFIX, is_founded, next_bucket,
+        restored, sending_key,
     };
     use prost::Message;
     use proto::Code;

@@ -113,8 +113,7 @@ impl Buckets {
             }
             BucketStage::BucketMaking => {
                 let hold = |fences| HoldBucketRequest { place, bucket: entry.bucket.clone(), fences };
-                let call =
-                    |mut om: OmClient<Channel>, hold| async move { om.hold_bucket(hold).await };
+                let call = |mut om: OmClient<Channel>, hold| async move { om.hold_bucket(hold).await };
                 self.ask_fenced(entry.group, hold, call).await?;
                 (0, false, 0)
             }

@@ -206,9 +206,7 @@ pub(crate) fn rows_from(db: &Db, prefix: &[u8], from: &[u8]) -> impl Iterator<It
 mod tests {
     use super::*;
     use crate::ops::testing::Namespace;
-    use crate::tables::{
-        BUCKETS_PREFIX, FORMAT_UNFENCED, FORMAT_UNNUMBERED, REMEMBERED_PREFIX, is_founded,
-    };
+    use crate::tables::{BUCKETS_PREFIX, FORMAT_UNFENCED, FORMAT_UNNUMBERED, REMEMBERED_PREFIX, is_founded};
     use bytes::Bytes;
     use statedb::DbGenerations;
 

@@ -197,10 +197,14 @@ mod tests {
             assert!(answer.text.contains(said), "{}", answer.text);
         }
         let told = &answer.json["lost"][0];
-        assert_eq!((&told["bucket"], &told["container"], &told["block"]), (&json!("photos"), &json!(12), &json!(7)));
+        assert_eq!(
+            (&told["bucket"], &told["container"], &told["block"]),
+            (&json!("photos"), &json!(12), &json!(7))
+        );
         assert_eq!(answer.json["total"], 2);
         assert!(lost_answer(&GetSweepResponse::default()).text.contains("no name is known"));
-        let paused = GetSweepResponse { paused: "SCM is in safe mode".to_owned(), ..GetSweepResponse::default() };
+        let paused =
+            GetSweepResponse { paused: "SCM is in safe mode".to_owned(), ..GetSweepResponse::default() };
         assert!(status(&paused).text.contains("SCM is in safe mode"));
         assert!(explained(4, &GetSweepResponse::default()).text.contains("never swept"));
     }

@@ -88,8 +88,8 @@ fn containers(cluster: &Cluster, state: &str) -> Vec<u64> {
     listed["containers"].as_array().or(listed.as_array()).unwrap().iter().map(number).collect()
 }
 
-/// Has what is open closed, and all of it swept.
-fn close_and_sweep(cluster: &Cluster) {
+/// Has what is open closed.
+fn close_all(cluster: &Cluster) {
     for container in containers(cluster, "open") {
         let container = container.to_string();
         let _ = flotilla(&["admin", "--scm", &cluster.scm_address, "container", "close", &container], None);
@@ -140,7 +140,7 @@ async fn what_gateways_that_died_have_left_comes_back_and_nothing_else() {
     let begun = Instant::now();
     until("all that nobody names is gone", async || {
         if begun.elapsed() > Duration::from_secs(2) {
-            close_and_sweep(&cluster);
+            close_all(&cluster);
         }
         let (named, live) = (listed(&client).await.values().sum::<u64>(), live_bytes(&cluster));
         let sweep = admin_json(&cluster.scm_address, &["sweep", "status"]);
@@ -171,13 +171,13 @@ async fn a_key_whose_container_is_nowhere_is_told_of_by_name() {
     for n in 0..12 {
         s3.put(&key(n), body(n)).await.unwrap();
     }
-    close_and_sweep(&cluster);
+    close_all(&cluster);
     let explained = admin_json(&cluster.scm_address, &["key", "explain", &format!("{BUCKET}/{}", key(0))]);
     let lost = explained["pieces"][0]["container"].as_u64().unwrap();
-    until("its container is closed everywhere", async || {
+    until("no log reads its container any more", async || {
         let info = admin_json(&cluster.scm_address, &["container", "info", &lost.to_string()]);
-        let closed = info.to_string().matches("\"CLOSED\"").count();
-        match closed >= 4 {
+        let released = info.to_string().matches("\"released\":true").count();
+        match released == 3 {
             true => Ok(()),
             false => Err(info.to_string()),
         }
@@ -217,7 +217,8 @@ async fn a_key_whose_container_is_nowhere_is_told_of_by_name() {
     assert!(status.contains("names-lost"), "{status}");
     // What is in other containers is there.
     let explained = |n| admin_json(&scm, &["key", "explain", &format!("{BUCKET}/{}", key(n))]);
-    let is_lost = |n| explained(n)["pieces"].as_array().unwrap().iter().any(|piece| piece["container"] == lost);
+    let is_lost =
+        |n| explained(n)["pieces"].as_array().unwrap().iter().any(|piece| piece["container"] == lost);
     for n in (0..12).filter(|n| !is_lost(*n)) {
         assert!(s3.get(&key(n)).await.unwrap() == Some(body(n)), "object {n}");
     }
@@ -228,5 +229,5 @@ fn remove_container(disk: &PathBuf, container: u64) {
     std::fs::remove_dir_all(disk.join("containers").join(format!("{container:016x}"))).unwrap();
     std::fs::remove_dir_all(disk.join("db")).unwrap();
     let rebuilt = flotilla(&["debug", "container", "rebuild", disk.to_str().unwrap()], None);
-    assert!(rebuilt.status.success(), "{}", String::from_utf8_lossy(&rebuilt.stderr));
+    assert!(rebuilt.status.success(), "{rebuilt:?}");
 }

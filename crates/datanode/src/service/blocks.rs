@@ -26,7 +26,8 @@ impl Default for Listings {
 
 impl Listings {
     pub(super) fn admit(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        let busy = |_| Failure::new(Code::Busy, format!("{AT_A_TIME} lists of containers are under way here"));
+        let busy =
+            |_| Failure::new(Code::Busy, format!("{AT_A_TIME} lists of containers are under way here"));
         self.0.clone().try_acquire_owned().map_err(busy)
     }
 }
@@ -68,7 +69,10 @@ pub(super) async fn list(served: &Served, request: ListBlocksRequest) -> Result<
         Ok(None) => Err(elsewhere(Code::NotYet, format!("container {container} is not closed here"))),
         Err(failure) => {
             error!(%container, error = format!("{failure:#}"), "list the blocks of a container");
-            Err(elsewhere(Code::Unavailable, format!("list the blocks of container {container}: {failure:#}")))
+            Err(elsewhere(
+                Code::Unavailable,
+                format!("list the blocks of container {container}: {failure:#}"),
+            ))
         }
     }
 }

@@ -12,8 +12,9 @@ pub(crate) use blocks::Listings;
 use proto::ClusterGuard;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
-    ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListDiscardsRequest,
-    ListBlocksRequest, ListBlocksResponse, ListWritableRequest, ListWritableResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
+    ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListBlocksRequest,
+    ListBlocksResponse, ListDiscardsRequest, ListWritableRequest, ListWritableResponse, ReadChunk,
+    ReadRequest, WriteAck, WriteChunk,
 };
 pub(crate) use read_memory::ReadMemory;
 use read_memory::Taken;

@@ -6,7 +6,11 @@ use proto::datanode::{ListBlocksRequest, ListBlocksResponse};
 use proto::{Code, Failure};
 use types::{BlockId, BlockName, ContainerId, Nonce};
 
-async fn list(cluster: &Cluster, node: usize, request: ListBlocksRequest) -> Result<ListBlocksResponse, Failure> {
+async fn list(
+    cluster: &Cluster,
+    node: usize,
+    request: ListBlocksRequest,
+) -> Result<ListBlocksResponse, Failure> {
     let answer = cluster.nodes[node].client().await.list_blocks(in_cluster(request)).await;
     Ok(answer.map_err(Failure::from)?.into_inner())
 }

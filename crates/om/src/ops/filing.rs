@@ -99,8 +99,8 @@ mod tests {
     use super::*;
     use crate::ops::testing::{Namespace, commit_request};
     use crate::ops::{CommitKey, CommitPart, prepare};
-    use proto::om::{CommitKeyRequest, CommitPartRequest, Part, Precondition};
     use proto::RequestId;
+    use proto::om::{CommitKeyRequest, CommitPartRequest, Part, Precondition};
 
     /// A race that is lost by whoever has written this container.
     fn lost(container: u64) -> CommitKeyRequest {

@@ -95,7 +95,9 @@ mod tests {
 
         fn hold(&mut self) {
             let bucket = Some(Bucket { volume: "s3v".into(), name: "far".into(), created_ms: 1 });
-            self.home.run::<HoldBucket>(HoldBucketRequest { place: Some(self.place), bucket, fences: 0 }).unwrap();
+            self.home
+                .run::<HoldBucket>(HoldBucketRequest { place: Some(self.place), bucket, fences: 0 })
+                .unwrap();
         }
 
         fn is_there(&self) -> bool {

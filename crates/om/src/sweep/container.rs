@@ -101,12 +101,15 @@ impl Worker {
         let mut all = Vec::new();
         loop {
             let request = ListKnownBlocksRequest { group, container, from, to: to.clone() };
-            let known = self.sweep.others.ask(group, request, |mut om, request| async move {
-                om.list_known_blocks(request).await
-            });
+            let known = self
+                .sweep
+                .others
+                .ask(group, request, |mut om, request| async move { om.list_known_blocks(request).await });
             let known = known.await?;
             if !known.is_fenced {
-                let why = format!("group {group} has no fence for container {container}: it was reset, or restored");
+                let why = format!(
+                    "group {group} has no fence for container {container}: it was reset, or restored"
+                );
                 return Err(Failure::new(Code::NotYet, why));
             }
             all.push((known.named, known.unused));

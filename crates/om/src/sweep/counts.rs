@@ -114,6 +114,14 @@ impl SweepCounts {
         self.change(|state| state.look = look);
     }
 
+    /// One of those that the look saw was swept for the first time.
+    pub(super) fn note_first(&self) {
+        self.change(|state| {
+            state.look.unswept = state.look.unswept.saturating_sub(1);
+            state.look.swept += 1;
+        });
+    }
+
     pub(super) fn note_queue(&self, waiting: u64, under_way: u64) {
         self.change(|state| (state.waiting, state.under_way) = (waiting, under_way));
     }

@@ -43,7 +43,9 @@ impl Lost {
 }
 
 fn unsure(container: u64) -> Failure {
-    let why = format!("container {container} lacks blocks that are named, and not all nodes say what they have of it");
+    let why = format!(
+        "container {container} lacks blocks that are named, and not all nodes say what they have of it"
+    );
     Failure::new(Code::Unavailable, why)
 }
 
@@ -169,7 +171,9 @@ impl Worker {
         for container in named.into_iter().take(UNKNOWN_MAX) {
             let why = match self.sweep.container(container).await?.map(|info| info.state()) {
                 None => "SCM does not know the container",
-                Some(ContainerState::ContainerDeleted) => "SCM has deleted the container: nothing was left in it",
+                Some(ContainerState::ContainerDeleted) => {
+                    "SCM has deleted the container: nothing was left in it"
+                }
                 Some(_) => continue,
             };
             let lost = self.all_names(container, &groups, why).await?;
@@ -178,7 +182,12 @@ impl Worker {
         }
         // Of others, the sweep of each says what is lost.
         for container in before.into_iter().filter(|container| !unknown.contains(container)) {
-            if self.sweep.container(container).await?.is_none_or(|info| info.state() != ContainerState::ContainerClosed) {
+            if self
+                .sweep
+                .container(container)
+                .await?
+                .is_none_or(|info| info.state() != ContainerState::ContainerClosed)
+            {
                 self.sweep.counts.note_lost(container, 0, Vec::new());
             }
         }

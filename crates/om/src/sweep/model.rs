@@ -29,7 +29,10 @@ enum Step {
     /// A block comes to a replica, and nobody knows of it yet.
     Write(u64),
     /// Whoever has written a block names it.
-    Commit { key: u8, block: prop::sample::Index },
+    Commit {
+        key: u8,
+        block: prop::sample::Index,
+    },
     Delete(u8),
     /// The next step of the sweep.
     Sweep(u64),
@@ -69,10 +72,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// How far the sweep of a container is.
 enum Sweep {
     /// These groups are yet to fence it.
-    Fencing { container: u64, left: Vec<usize> },
+    Fencing {
+        container: u64,
+        left: Vec<usize>,
+    },
     /// All have; the time is yet to pass.
-    Waiting { container: u64 },
-    Asking { container: u64, listed: Listed, moves: u64, known: Known, left: Vec<usize> },
+    Waiting {
+        container: u64,
+    },
+    Asking {
+        container: u64,
+        listed: Listed,
+        moves: u64,
+        known: Known,
+        left: Vec<usize>,
+    },
 }
 
 /// How far the move is.
@@ -307,13 +321,16 @@ impl World {
             None => {
                 let (volume, bucket) = place();
                 let to = 3 - self.home as u64;
-                let moved = self.groups[0].run::<MoveBucket>(MoveBucketRequest { volume, bucket, to }).unwrap();
+                let moved =
+                    self.groups[0].run::<MoveBucket>(MoveBucketRequest { volume, bucket, to }).unwrap();
                 let moved = moved.moved.unwrap();
                 let send = SendBucketRequest { moved: Some(moved) };
                 assert!(self.groups[self.home].run::<SendBucket>(send).unwrap().is_sent);
                 Some(Moving::Begun(moved))
             }
-            Some(Moving::Begun(moved)) if left_since(&self.groups[moved.to as usize].db, self.bucket()).unwrap().is_some() => {
+            Some(Moving::Begun(moved))
+                if left_since(&self.groups[moved.to as usize].db, self.bucket()).unwrap().is_some() =>
+            {
                 Some(Moving::Begun(moved))
             }
             Some(Moving::Begun(moved)) => {
@@ -390,7 +407,8 @@ impl World {
     /// What a reset does to a move is no matter of this.
     fn reset(&mut self) {
         let is_of_then = self.before[self.home].iter().any(|(key, _)| *key == record_key(self.bucket()));
-        let is_at_rest = |records: &Records| records.iter().all(|(key, _)| !matches!(key[0], b'i' | b'v' | b'y'));
+        let is_at_rest =
+            |records: &Records| records.iter().all(|(key, _)| !matches!(key[0], b'i' | b'v' | b'y'));
         if self.moving.is_some() || !is_of_then || !is_at_rest(&self.before[self.home]) {
             return;
         }

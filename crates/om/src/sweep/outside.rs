@@ -143,7 +143,8 @@ impl Sweep {
     ) -> Result<Listed, Failure> {
         let part = self.list_blocks(address, ListBlocksRequest { container, from_local, limit: 0 }).await?;
         let (blocks, rest) = part.blocks.as_chunks::<IN_CONTAINER_BYTES>();
-        let is_sorted = blocks.is_sorted() && blocks.first().is_none_or(|first| first[..8] >= from_local.to_be_bytes()[..]);
+        let is_sorted = blocks.is_sorted()
+            && blocks.first().is_none_or(|first| first[..8] >= from_local.to_be_bytes()[..]);
         if !rest.is_empty() || blocks.len() != part.lengths.len() || !is_sorted {
             let why = format!("{address} tells of the blocks of container {container} what cannot be");
             return Err(Failure::internal(why));
@@ -175,7 +176,8 @@ impl Sweep {
 pub(super) fn sources(info: &ContainerInfo) -> Vec<String> {
     let is_good = |replica: &&proto::scm::ReplicaInfo| {
         let of = replica.replica.as_ref();
-        let is_closed = of.is_some_and(|of| of.state() == ReplicaState::ReplicaClosed && of.unhealthy.is_empty());
+        let is_closed =
+            of.is_some_and(|of| of.state() == ReplicaState::ReplicaClosed && of.unhealthy.is_empty());
         is_closed && !replica.disk_lost && replica.node_state() == NodeState::NodeHealthy
     };
     let addresses = info.replicas.iter().filter(is_good).filter_map(|replica| replica.node.as_ref());

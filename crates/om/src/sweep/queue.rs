@@ -74,10 +74,10 @@ impl Queue {
         self.fenced.values().min().map(|since| *since + times.behind_fence)
     }
 
-    /// It is swept, or is no more.
-    pub(super) fn remove(&mut self, container: u64) {
+    /// It is swept. Whether for the first time.
+    pub(super) fn remove(&mut self, container: u64) -> bool {
         self.fenced.remove(&container);
-        self.young.remove(&container);
+        self.young.remove(&container).is_some()
     }
 
     /// It could not be swept: it is fenced anew at the next look, and waits again.
@@ -127,7 +127,7 @@ mod tests {
         queue.again(7);
         assert!(is_due(&mut queue, at(4200)), "it is fenced anew, and waits from there");
         queue.fence(7, at(4200));
-        queue.remove(7);
+        assert!(queue.remove(7) && !queue.remove(7), "it was swept for the first time");
         assert_eq!(queue.next_at(&TIMES), None);
 
         let swept = |swept_ms, lost| SweptContainer { swept_ms, lost, ..SweptContainer::default() };

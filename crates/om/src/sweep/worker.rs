@@ -29,15 +29,19 @@ const LOOK_MIN: Duration = Duration::from_millis(200);
 const LOOK_MAX: Duration = Duration::from_secs(15 * 60);
 /// A look each so many parts of the time after which a container is swept.
 const LOOKS_WHILE_WAITING: u32 = 4;
-/// The time between questions whether it is to go on again.
+/// The time between questions whether it is to go on, each of which costs SCM a look at all containers,
+const ASKED_EVERY: Duration = Duration::from_secs(5);
+/// and whether it is to go on again.
 const PAUSED: Duration = Duration::from_secs(30);
-/// Containers that are swept before it is asked again whether that is to go on.
+/// Containers that are swept before it is looked whether others are due, or are wanted.
 const SWEPT_AT_ONCE: usize = 64;
 
 pub(super) struct Worker {
     pub(super) sweep: Sweep,
     pub(super) root: Arc<Replica>,
     queue: Queue,
+    /// When SCM has said that it is to go on.
+    may: Option<Instant>,
     looked: Option<Instant>,
     /// When names of containers that there are not were looked for.
     sought: Option<Instant>,
@@ -45,7 +49,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(sweep: Sweep, root: Arc<Replica>) -> Worker {
-        Worker { sweep, root, queue: Queue::default(), looked: None, sought: None }
+        Worker { sweep, root, queue: Queue::default(), may: None, looked: None, sought: None }
     }
 
     /// Until somebody else leads.
@@ -80,11 +84,15 @@ impl Worker {
 
     /// And how long nothing is to be done after it.
     async fn round(&mut self) -> Result<Duration, Failure> {
-        if let Some(why) = self.sweep.paused().await? {
-            self.sweep.counts.pause(why);
-            return Ok(self.look_every().min(PAUSED));
+        if is_over(self.may, ASKED_EVERY) {
+            self.may = None;
+            if let Some(why) = self.sweep.paused().await? {
+                self.sweep.counts.pause(why);
+                return Ok(self.look_every().min(PAUSED));
+            }
+            self.sweep.counts.pause("");
+            self.may = Some(Instant::now());
         }
-        self.sweep.counts.pause("");
         let requested = self.sweep.counts.is_requested();
         if requested || is_over(self.looked, self.look_every()) {
             let requested = self.sweep.counts.take_requested();
@@ -111,6 +119,9 @@ impl Worker {
     }
 
     fn pause(&self) -> Duration {
+        if self.queue.next(&self.sweep.times, Instant::now()).is_some() {
+            return Duration::ZERO;
+        }
         let look = self.look_every();
         let next = self.queue.next_at(&self.sweep.times);
         next.map_or(look, |next| next.saturating_duration_since(Instant::now()).min(look))
@@ -121,7 +132,8 @@ impl Worker {
         let begun = Instant::now();
         self.sweep.counts.note_queue(self.queue.waiting(), container);
         match self.sweep_container(container).await {
-            Ok(()) => self.queue.remove(container),
+            Ok(()) if self.queue.remove(container) => self.sweep.counts.note_first(),
+            Ok(()) => {}
             Err(failure) => {
                 let failure = Failure { message: format!("container {container}: {failure}"), ..failure };
                 self.fail(&failure);

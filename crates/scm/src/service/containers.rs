@@ -33,11 +33,10 @@ pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) 
         let mut found: Vec<&ContainerRecord> = matching.take(limit + 1).collect();
         let more = found.len() > limit;
         found.truncate(limit);
-        let containers =
-            found.into_iter().map(|record| match request.numbers_only {
-                true => number(record),
-                false => info(record, tables, nodes, replication, now),
-            });
+        let containers = found.into_iter().map(|record| match request.numbers_only {
+            true => number(record),
+            false => info(record, tables, nodes, replication, now),
+        });
         let containers = containers.collect();
         ListContainersResponse { containers, more }
     })
