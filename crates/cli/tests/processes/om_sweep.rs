@@ -7,7 +7,7 @@ use client::{Client, ClientOptions, S3_VOLUME};
 use proto::om::{ListKeysRequest, listed_key};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
 
@@ -88,6 +88,19 @@ fn containers(cluster: &Cluster, state: &str) -> Vec<u64> {
     listed["containers"].as_array().or(listed.as_array()).unwrap().iter().map(number).collect()
 }
 
+/// Has the bucket in another group, which has fences to take before, while sweeps go on.
+async fn move_to(cluster: &Cluster, group: u64) {
+    let (scm, group) = (cluster.scm_address.clone(), group.to_string());
+    until("the bucket has moved", async || {
+        let moved = flotilla(&["admin", "--scm", &scm, "bucket", "move", BUCKET, "--to", &group], None);
+        match moved.status.success() {
+            true => Ok(()),
+            false => Err(format!("{moved:?}")),
+        }
+    })
+    .await;
+}
+
 /// Has what is open closed.
 fn close_all(cluster: &Cluster) {
     for container in containers(cluster, "open") {
@@ -132,6 +145,9 @@ async fn what_gateways_that_died_have_left_comes_back_and_nothing_else() {
             acknowledged.extend(writer.await.unwrap());
         }
         cluster.gateway.start_again();
+        if round % 4 == 3 {
+            move_to(&cluster, [0, 2, 3][round / 4]).await;
+        }
     }
     assert!(acknowledged.len() > KILLS, "{} objects show little", acknowledged.len());
     let client =
@@ -225,7 +241,7 @@ async fn a_key_whose_container_is_nowhere_is_told_of_by_name() {
 }
 
 /// As if it had never been there.
-fn remove_container(disk: &PathBuf, container: u64) {
+fn remove_container(disk: &Path, container: u64) {
     std::fs::remove_dir_all(disk.join("containers").join(format!("{container:016x}"))).unwrap();
     std::fs::remove_dir_all(disk.join("db")).unwrap();
     let rebuilt = flotilla(&["debug", "container", "rebuild", disk.to_str().unwrap()], None);

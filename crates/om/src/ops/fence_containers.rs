@@ -98,8 +98,7 @@ impl Apply<'_, '_> {
 mod tests {
     use super::*;
     use crate::ops::testing::{Namespace, commit_request};
-    use crate::ops::{CommitKey, FreezeBucket, HoldBucket, OmCommand, prepare};
-    use proto::RequestId;
+    use crate::ops::{CommitKey, FreezeBucket, HoldBucket};
     use proto::om::{Bucket, BucketPlace, FreezeBucketCommand, HoldBucketRequest};
 
     fn fence(group: u64, containers: Vec<u64>, complete_to: u64) -> FenceContainersRequest {
@@ -146,16 +145,5 @@ mod tests {
         group.check_refused::<FenceContainers>(many, Code::TooLarge);
         let freeze = FreezeBucketCommand { number: 7, attempt: 1, run: 1 };
         group.check_refused::<FreezeBucket>(freeze, Code::NotHere);
-    }
-
-    /// Members of a release of before answer a command of their leader's the same.
-    #[test]
-    fn a_command_of_before_is_refused_in_its_own_words() {
-        let mut namespace = Namespace::new();
-        namespace.run::<FenceContainers>(fence(ROOT, vec![3], 0)).unwrap();
-        let fresh = Fresh { random: 0, now_ms: namespace.now_ms };
-        let command = prepare::<CommitKey>(RequestId(7), None, commit_request("a", 3), fresh).unwrap();
-        let refused = namespace.apply::<CommitKey>(OmCommand { rules: 1, ..command }).unwrap_err();
-        assert_eq!(refused.code, Code::Invalid);
     }
 }

@@ -3,34 +3,36 @@
 
 use super::Apply;
 use crate::blocks::{self, BlockKey, NamingRows};
-use crate::tables::{Read, Refusal, deleted_key};
+use crate::tables::{Read, Refusal, deleted_key, fences};
 use prost::Message;
 use proto::om::{BlockPiece, DeletedPieces, OmCommand, om_command};
 use proto::{Code, Failure};
 use std::collections::HashSet;
 
 /// Persisted in commands: this release's rules about blocks.
-pub(super) const RULES: u32 = 2;
-/// Those of before format 8 of the tables had none: they take any block, and file nothing when they are refused.
-const RULES_OF_UNUSED: u32 = 1;
+pub(super) const RULES: u32 = 1;
 
 impl Apply<'_, '_> {
     /// Refuses what would name a block that is unused by now, and may be gone, or that is of a container of which nothing
     /// more is taken. Whoever finds its blocks refused once has them filed, and writes again.
     pub(super) fn check_takes(&mut self, pieces: &[BlockPiece]) -> Result<(), Refusal> {
-        let refused = match self.unused_of(pieces)? {
-            Some(unused) => Some(unused),
-            None => self.beyond_fence(pieces)?,
+        let (refused, code) = match self.unused_of(pieces)? {
+            Some(unused) => (Some(unused), self.code_of_unused()?),
+            None => (self.beyond_fence(pieces)?, Code::GivenUp),
         };
         let Some(block) = refused else { return Ok(()) };
         let why = format!("block {:?} was given up: write it again", block.to_proto());
-        // What is remembered of a command is the same at members of all releases.
-        let code = if self.rules < RULES { Code::Invalid } else { Code::GivenUp };
         Err(Failure::new(code, why).into())
     }
 
+    /// What is remembered of a command is the same at members of all releases. Those of before know no other word, and no
+    /// fences.
+    fn code_of_unused(&self) -> anyhow::Result<Code> {
+        Ok(if fences(self.tables)?.number == 0 { Code::Invalid } else { Code::GivenUp })
+    }
+
     fn unused_of(&mut self, pieces: &[BlockPiece]) -> anyhow::Result<Option<BlockKey>> {
-        if self.rules < RULES_OF_UNUSED || !self.filed.has_unused(self.tables)? {
+        if self.rules < RULES || !self.filed.has_unused(self.tables)? {
             return Ok(None);
         }
         for block in pieces.iter().filter_map(BlockKey::of) {
@@ -56,7 +58,7 @@ impl Apply<'_, '_> {
         let count = self.filed.delete(&pieces);
         let mut row = bytes::Bytes::copy_from_slice(row);
         // A command of before leaves what upgrading makes of what it left then: members upgrade at different entries.
-        if self.rules < RULES_OF_UNUSED {
+        if self.rules < RULES {
             blocks::unname(self.tables, &row, &pieces);
             row.clear();
         }
@@ -83,7 +85,7 @@ impl Apply<'_, '_> {
 /// The pieces that a command brings, by the rules of its leader.
 pub(super) fn brought(command: &OmCommand) -> Vec<BlockPiece> {
     match &command.command {
-        _ if command.rules < RULES_OF_UNUSED => Vec::new(),
+        _ if command.rules < RULES => Vec::new(),
         Some(om_command::Command::CommitKey(commit)) => {
             commit.key.as_ref().map_or(Vec::new(), |key| key.pieces.clone())
         }

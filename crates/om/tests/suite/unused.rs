@@ -80,7 +80,7 @@ async fn what_is_unused_is_asked_for_until_it_is_gone_and_nothing_else_is() {
     let server = open(dir.path(), &scm).await;
     scm.until("asked again", |record| record.discarded.contains(&(1, 1))).await;
     // What waits to go nobody takes.
-    assert_eq!(server.commit(commit("e", 1)).await.unwrap_err().code, Code::GivenUp);
+    assert_eq!(server.commit(commit("e", 1)).await.unwrap_err().code, Code::Invalid);
     scm.record().discards.clear();
     let gone = until_waiting(&server, 0, 0).await;
     assert_eq!((gone.totals.unwrap().still_named, gone.containers_waiting, gone.oldest_ms), (0, 0, 0));
