@@ -3,6 +3,7 @@ use crate::credentials::Secret;
 use crate::debug::args::DebugArgs;
 use crate::duration::duration;
 use crate::load::args::LoadArgs;
+use crate::reclaim_times::ReclaimTimes;
 use crate::s3_limits::S3Limits;
 use crate::version::{LONG_VERSION, VERSION};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -44,9 +45,6 @@ pub(crate) enum Command {
     },
 }
 
-/// Longer than a read of a large object takes.
-const RECLAIM_AFTER: &str = "10m";
-
 #[derive(ClapArgs, Debug)]
 pub(crate) struct DevArgs {
     /// Where everything is kept; made if missing
@@ -86,9 +84,8 @@ pub(crate) struct DevArgs {
     /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
-    /// What was overwritten or deleted may be read for so long yet, as of `flotilla server`
-    #[arg(long, default_value = RECLAIM_AFTER, env = "FLOTILLA_RECLAIM_AFTER", value_parser = duration)]
-    pub reclaim_after: Duration,
+    #[command(flatten)]
+    pub reclaim: ReclaimTimes,
     /// Memory for all logs of the process, as of `flotilla server`
     #[arg(long, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
     pub log_memory_bytes: Option<usize>,
@@ -268,9 +265,8 @@ pub(crate) struct ServerArgs {
     /// stopped and resumed with clocks that stood still meanwhile, as some virtual ones are
     #[arg(long, value_enum, default_value_t, env = "FLOTILLA_OM_READS")]
     pub om_reads: OmReads,
-    /// What was overwritten or deleted may be read for so long yet; then OM has its space given back
-    #[arg(long, default_value = RECLAIM_AFTER, env = "FLOTILLA_RECLAIM_AFTER", value_parser = duration)]
-    pub reclaim_after: Duration,
+    #[command(flatten)]
+    pub reclaim: ReclaimTimes,
     #[command(flatten)]
     pub s3_limits: S3Limits,
     /// Write each request of S3 into this file, a line of JSON each; SIGHUP opens it again. Default: nowhere

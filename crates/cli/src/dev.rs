@@ -3,6 +3,7 @@ use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
+use crate::reclaim_times::ReclaimTimes;
 use crate::server::{Server, ServerOptions, log_memory_bytes};
 use crate::service_manager::{NotifyOptions, ServiceManager};
 use crate::signals::{self, Hangups};
@@ -124,7 +125,8 @@ fn server_options(
         compact_bytes_per_second: defaults.compact_bytes_per_second,
         metadata_log_bytes: args.metadata_log_bytes,
         om_reads: OmReads::default(),
-        reclaim_after: args.reclaim_after,
+        // Whoever tries it out wants to see it.
+        reclaim: ReclaimTimes { any_reclaim_after: true, ..args.reclaim },
         scm_times: None,
     }
 }

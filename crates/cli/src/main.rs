@@ -17,6 +17,7 @@ mod output;
 mod presence;
 mod process_metrics;
 mod ready;
+mod reclaim_times;
 mod roles;
 mod s3_limits;
 mod server;

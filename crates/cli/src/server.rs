@@ -4,6 +4,7 @@ use crate::http::Http;
 use crate::logging;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
+use crate::reclaim_times::ReclaimTimes;
 use crate::roles::Roles;
 use crate::s3_limits::S3Limits;
 use crate::service_manager::{NotifyOptions, ServiceManager};
@@ -103,8 +104,7 @@ pub(crate) struct ServerOptions {
     /// Growth of SCM's and OM's logs between two snapshots.
     pub metadata_log_bytes: u64,
     pub om_reads: OmReads,
-    /// The time for which what was deleted may be read.
-    pub reclaim_after: Duration,
+    pub reclaim: ReclaimTimes,
     /// `None`: SCM's own defaults.
     pub scm_times: Option<ScmTimes>,
 }
@@ -170,6 +170,7 @@ impl ServerOptions {
 impl ServerOptions {
     /// Looks for the secret key where the arguments say that it is.
     fn of(args: ServerArgs) -> anyhow::Result<ServerOptions> {
+        args.reclaim.check()?;
         let secret_key =
             Secret::find(args.secret_key, args.secret_key_file.as_deref(), systemd_directory().as_deref())?;
         Ok(ServerOptions {
@@ -201,7 +202,7 @@ impl ServerOptions {
             compact_bytes_per_second: args.compact_bytes_per_second,
             metadata_log_bytes: args.metadata_log_bytes,
             om_reads: args.om_reads,
-            reclaim_after: args.reclaim_after,
+            reclaim: args.reclaim,
             scm_times: Some(args.scm_times),
         })
     }
@@ -425,7 +426,9 @@ async fn start_metadata(
             reads,
             snapshots,
             memory_bytes,
-            reclaim_after: options.reclaim_after,
+            reclaim_after: options.reclaim.reclaim_after,
+            sweep_after: options.reclaim.sweep_after,
+            sweep_every: options.reclaim.sweep_every,
             ..OmOptions::default()
         };
         let started =

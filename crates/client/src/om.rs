@@ -336,6 +336,7 @@ fn is_decided_by_tables(code: Code) -> bool {
             | Code::NoSuchKey
             | Code::NoSuchUpload
             | Code::PreconditionFailed
+            | Code::GivenUp
             | Code::InvalidPart
             | Code::PartTooSmall
     )
@@ -486,6 +487,16 @@ impl Client {
         request: ListContainerKeysRequest,
     ) -> Result<ListContainerKeysResponse, ClientError> {
         query!(self, list_container_keys, About::Group(request.group), request).await
+    }
+
+    /// How far the sweep for blocks that nobody knows is, and what it knows of a container; 0: of none.
+    pub async fn sweep(&self, container: u64) -> Result<GetSweepResponse, ClientError> {
+        query!(self, get_sweep, About::Group(ROOT), GetSweepRequest { container }).await
+    }
+
+    /// Has a container swept now; 0: all.
+    pub async fn run_sweep(&self, container: u64) -> Result<(), ClientError> {
+        query!(self, run_sweep, About::Group(ROOT), RunSweepRequest { container }).await.map(|_| ())
     }
 
     /// Makes `key` visible, replacing an older one. Answers its time of modification.

@@ -14,7 +14,7 @@ use crate::pipeline::{PipelineError, PipelineOrder};
 use crate::pipelines::Pipelines;
 use crate::roll::ContainerAllocator;
 use crate::scm::ScmLink;
-use crate::service::{ReadMemory, Served, Service};
+use crate::service::{Listings, ReadMemory, Served, Service};
 use crate::upkeep;
 use crate::workers::Workers;
 use disk::DataDirectory;
@@ -157,6 +157,7 @@ impl Datanode {
             copies,
             write_bytes: Arc::new(Semaphore::new(options.write_bytes_max)),
             read_memory: ReadMemory::new(options.read_bytes_max, options.read_wait),
+            listings: Listings::default(),
             workers: workers.clone(),
         };
         let ender = Ender { disks: disks.clone(), pipelines: pipelines.clone(), host: host.clone() };

@@ -151,8 +151,8 @@ mod tests {
         CommitKey, CreateBucket, CreateUpload, DeleteBucket, DeleteKeys, Founded, MoveBucket, RestoreRows,
     };
     use crate::tables::{
-        BucketNumber, NUMBERS_SKIPPED, RUNS_KEY, Read, SENDING_PREFIX, is_founded, next_bucket, restored,
-        sending_key,
+        BucketNumber, FENCES_KEY, NUMBERS_SKIPPED, RUNS_KEY, Read, SENDING_PREFIX, is_founded, next_bucket,
+        restored, sending_key,
     };
     use prost::Message;
     use proto::Code;
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(next(&group), 5_000_001, "the time is past all that was given out before it");
         let sending: SendingBucket = group.db.message(&sending_key(BucketNumber(9))).unwrap().unwrap();
         assert_eq!(sending.run, 3 + NUMBERS_SKIPPED);
-        let counts = [NEXT_BUCKET_KEY, SENDING_PREFIX, RUNS_KEY];
+        let counts = [NEXT_BUCKET_KEY, SENDING_PREFIX, RUNS_KEY, FENCES_KEY];
         let number_or_run = |key: &[u8]| counts.iter().any(|count| key.starts_with(count));
         let others = |namespace: &Namespace| {
             let rows = names(namespace).into_iter().filter(|(key, _)| !number_or_run(key));

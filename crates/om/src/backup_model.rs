@@ -94,7 +94,7 @@ impl World {
         let entry = self.entry().unwrap();
         let place = Some(crate::tables::entry_place(&entry));
         self.group(entry.group)
-            .run_as::<HoldBucket>(id(), HoldBucketRequest { place, bucket: entry.bucket })
+            .run_as::<HoldBucket>(id(), HoldBucketRequest { place, bucket: entry.bucket, fences: 0 })
             .unwrap();
     }
 
@@ -191,7 +191,7 @@ impl World {
 
     fn end(&self) -> EndMoveRequest {
         let is_done = self.entry().unwrap().stage() == BucketStage::BucketMoved;
-        EndMoveRequest { moved: Some(self.moved()), is_done }
+        EndMoveRequest { moved: Some(self.moved()), is_done, fences: 0 }
     }
 
     fn end_sending(&mut self) {

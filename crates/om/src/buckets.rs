@@ -16,18 +16,22 @@ use crate::ops::{self, Fresh, MoveEnded, Operation, SettleBucket, SettleMove, se
 use crate::others::Others;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
-use crate::tables::{ROOT, Read, UNSETTLED_PREFIX, bucket_key, entry_place};
+use crate::sweep::bring_all;
+use crate::tables::{ROOT, Read, UNSETTLED_PREFIX, bucket_key, entry_place, fences};
 use crate::upgrade::rows;
 use anyhow::Context;
+use proto::om::om_client::OmClient;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry, in_bucket};
 use raft::AddressBook;
 use rand::RngExt;
+use rpc::Channel;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+use tonic::{Request, Response, Status};
 use tracing::{debug, error, info, warn};
 use types::random::random;
 use types::{Backoff, Clock, GroupId};
@@ -108,10 +112,9 @@ impl Buckets {
                 return self.go_on_moving(entry).await.map(|()| false);
             }
             BucketStage::BucketMaking => {
-                let hold = HoldBucketRequest { place, bucket: entry.bucket.clone() };
-                self.others
-                    .ask(entry.group, hold, |mut om, hold| async move { om.hold_bucket(hold).await })
-                    .await?;
+                let hold = |fences| HoldBucketRequest { place, bucket: entry.bucket.clone(), fences };
+                let call = |mut om: OmClient<Channel>, hold| async move { om.hold_bucket(hold).await };
+                self.ask_fenced(entry.group, hold, call).await?;
                 (0, false, 0)
             }
             BucketStage::BucketDropping => {
@@ -127,6 +130,37 @@ impl Buckets {
         let number = entry.number;
         let request = SettleBucketCommand { volume, bucket, number, deletion, is_gone, refused };
         Ok(self.note::<SettleBucket>(settle_id(number, deletion), request).await?.is_gone)
+    }
+
+    /// Has a group take a bucket, once it has all fences that the root has.
+    async fn ask_fenced<Q: Clone, A, F>(
+        &self,
+        group: u64,
+        question: impl Fn(u64) -> Q,
+        call: impl Fn(OmClient<Channel>, Request<Q>) -> F + Copy,
+    ) -> Result<A, Failure>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        match self.others.ask(group, question(self.fences()?), call).await {
+            Err(failure) if failure.code == Code::NotYet => {
+                let fences = self.bring_fences(group).await?;
+                self.others.ask(group, question(fences), call).await
+            }
+            taken => taken,
+        }
+    }
+
+    fn fences(&self) -> Result<u64, Failure> {
+        let fences = fences(&*self.root()?.dbs.current());
+        Ok(fences.map_err(|error| Failure::internal(format!("read fences: {error:#}")))?.number)
+    }
+
+    async fn bring_fences(&self, group: u64) -> Result<u64, Failure> {
+        match self.fences()? {
+            0 => Ok(0),
+            _ => bring_all(self.root()?.dbs.current(), &self.others, group).await,
+        }
     }
 
     /// Writes into the root's log what has become of something.
@@ -150,10 +184,12 @@ impl Buckets {
         });
         // It cannot have it.
         match stat.await {
-            Ok(_) => Ok(()),
-            Err(failure) if failure.code == Code::NotHere => Ok(()),
-            Err(failure) => Err(failure),
+            Ok(_) => {}
+            Err(failure) if failure.code == Code::NotHere => {}
+            Err(failure) => return Err(failure),
         }
+        // Now, and not while writers of the bucket wait.
+        self.bring_fences(to).await.map(drop)
     }
 
     /// Goes on with a move now: nobody waits for the answer, and writers of the bucket may wait for the end.
@@ -190,11 +226,13 @@ impl Buckets {
             return self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop);
         }
         // The bucket is in one group at most: the one lets go of it before the other holds it.
-        let end = EndMoveRequest { moved: Some(moved), is_done: entry.stage() == BucketStage::BucketMoved };
+        let is_done = entry.stage() == BucketStage::BucketMoved;
+        let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
         let ended = self.others.ask(moved.from, end, |mut om, end| async move { om.end_sending(end).await });
         ended.await?;
-        let ended = self.others.ask(moved.to, end, |mut om, end| async move { om.end_receiving(end).await });
-        if ended.await?.is_lost {
+        let end = |fences| EndMoveRequest { fences, ..end };
+        let call = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };
+        if self.ask_fenced(moved.to, end, call).await?.is_lost {
             error!(
                 bucket,
                 number,

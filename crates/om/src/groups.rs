@@ -5,7 +5,7 @@ use crate::tables::ROOT;
 use proto::scm::OmGroupView;
 use proto::{Code, Failure};
 use rpc::Connector;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,6 +66,11 @@ impl Groups {
             }
             false => Err(Failure::invalid(format!("there is no group {group} of names"))),
         }
+    }
+
+    /// All of which SCM has told.
+    pub(crate) fn all(&self) -> BTreeSet<u64> {
+        self.known.lock().expect("no holder panics").keys().copied().collect()
     }
 
     pub(crate) fn link(&self, group: u64) -> Result<Arc<Link>, Failure> {

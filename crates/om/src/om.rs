@@ -13,6 +13,7 @@ use crate::place::{DiskTables, TablesPlace};
 use crate::reclaim::{self, Reclaim, UnusedCounts};
 use crate::replicas::{Means, Replicas};
 use crate::service::{OPERATIONS, OmService};
+use crate::sweep::{self, Sweep, SweepCounts, Times};
 use anyhow::Context;
 use disk::{DataDirectory, RealDisk};
 use metrics::Exposition;
@@ -21,6 +22,7 @@ use proto::ClusterGuard;
 use proto::om::om_server::OmServer;
 use raft::{AddressBook, RaftHost};
 use raftlog::LogSpace;
+use rpc::Channels;
 use statedb::{DbOptions, SharedMemory};
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,9 +96,10 @@ impl Om {
         };
         let (counts, wanted) = Default::default();
         let unused = Arc::<UnusedCounts>::default();
+        let swept = Arc::<SweepCounts>::default();
         let moves = Moves {
             replicas: replicas.clone(),
-            others,
+            others: others.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
             counts,
@@ -107,6 +110,7 @@ impl Om {
             buckets: buckets.clone(),
             moves: moves.clone(),
             unused: unused.clone(),
+            swept: swept.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
             reads: options.reads,
@@ -129,9 +133,10 @@ impl Om {
                 let link = |connector| {
                     Link::new(&options.scm, connector, SCM_ANSWERS_WITHIN).context("addresses of SCM")
                 };
+                let scm = Arc::new(link(connector.clone())?);
                 let reclaim = Reclaim {
                     replicas: replicas.clone(),
-                    scm: Arc::new(link(connector.clone())?),
+                    scm: scm.clone(),
                     disk: disk.clone(),
                     addresses: addresses.clone(),
                     clock: clock.clone(),
@@ -139,6 +144,22 @@ impl Om {
                     after: options.reclaim_after,
                 };
                 tasks.push(tokio::spawn(reclaim::go_on_always(reclaim)));
+                let sweep = Sweep {
+                    replicas: replicas.clone(),
+                    others,
+                    scm,
+                    nodes: Channels::new(connector.clone()),
+                    disk: disk.clone(),
+                    addresses: addresses.clone(),
+                    clock: clock.clone(),
+                    counts: swept,
+                    times: Times {
+                        after: options.sweep_after,
+                        every: options.sweep_every,
+                        behind_fence: options.reclaim_after,
+                    },
+                };
+                tasks.push(tokio::spawn(sweep::go_on_always(sweep)));
                 let link = link(connector)?;
                 let word = Word::new("it has not answered yet");
                 let (disk, replicas, word) = (disk.clone(), replicas.clone(), word);
@@ -191,6 +212,7 @@ impl Om {
         self.service.counted.expose(exposition);
         self.service.moves.counts.expose(exposition);
         self.service.unused.expose(exposition);
+        self.service.swept.expose(exposition);
         expose_listings(self.scans_max - self.service.scans.available_permits(), exposition);
         let open = self.replicas.open();
         for replica in &open {

@@ -7,6 +7,7 @@ use crate::queries::{self, Query, Reach};
 use crate::reclaim::UnusedCounts;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
+use crate::sweep::SweepCounts;
 use crate::tables::{InGroup, ROOT, Refusal};
 use futures::future::join_all;
 use futures::stream::BoxStream;
@@ -44,6 +45,7 @@ pub(crate) struct OmService {
     pub(crate) buckets: Buckets,
     pub(crate) moves: Moves,
     pub(crate) unused: Arc<UnusedCounts>,
+    pub(crate) swept: Arc<SweepCounts>,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) reads: ReadPolicy,
@@ -286,15 +288,63 @@ impl OmService {
         request: Request<ListContainerKeysRequest>,
     ) -> Result<ListContainerKeysResponse, Failure> {
         let request = request.into_inner();
-        let tables = self.current(request.group).await?;
+        self.scan(request.group, move |tables| queries::container_keys(tables, &request)).await
+    }
+
+    async fn known_blocks(
+        &self,
+        request: Request<ListKnownBlocksRequest>,
+    ) -> Result<ListKnownBlocksResponse, Failure> {
+        let request = request.into_inner();
+        self.scan(request.group, move |tables| queries::known_blocks(tables, &request)).await
+    }
+
+    async fn named_containers(
+        &self,
+        request: Request<ListNamedContainersRequest>,
+    ) -> Result<ListNamedContainersResponse, Failure> {
+        let request = request.into_inner();
+        self.scan(request.group, move |tables| Ok(queries::named_containers(tables, &request)?)).await
+    }
+
+    /// Reads a group's tables, as they are now or later, on a thread that may block.
+    async fn scan<T: Send + 'static>(
+        &self,
+        group: u64,
+        read: impl FnOnce(&Db) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let tables = self.current(group).await?;
         let permit = self.scans.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
         let read = tokio::task::spawn_blocking(move || {
             let _held_while_reading = permit;
-            queries::container_keys(&tables, &request)
+            read(&tables)
         });
         let read = read.await.map_err(|error| Failure::internal(format!("read tables: {error}")))?;
         read.map_err(refusal)
+    }
+
+    async fn fence(
+        &self,
+        request: Request<FenceContainersRequest>,
+    ) -> Result<FenceContainersResponse, Failure> {
+        let group = request.get_ref().group;
+        if group == ROOT {
+            return Err(Failure::invalid("the root fences containers by itself"));
+        }
+        self.change_in::<ops::FenceContainers>(group, request).await
+    }
+
+    async fn sweep(&self, request: Request<GetSweepRequest>) -> Result<GetSweepResponse, Failure> {
+        let tables = self.current(ROOT).await?;
+        let told = self.swept.told(&tables, request.into_inner().container);
+        told.map_err(|error| Failure::internal(format!("read what was swept: {error:#}")))
+    }
+
+    async fn sweep_now(&self, request: Request<RunSweepRequest>) -> Result<RunSweepResponse, Failure> {
+        self.serving(ROOT)?;
+        self.swept.request(request.into_inner().container);
+        Ok(RunSweepResponse {})
     }
 
     /// All that a group has now, or later.
@@ -419,6 +469,11 @@ om_service! {
         stat_bucket, StatBucketRequest => StatBucketResponse, stat;
         get_unused, GetUnusedRequest => GetUnusedResponse, unused;
         list_container_keys, ListContainerKeysRequest => ListContainerKeysResponse, container_keys;
+        fence_containers, FenceContainersRequest => FenceContainersResponse, fence;
+        list_known_blocks, ListKnownBlocksRequest => ListKnownBlocksResponse, known_blocks;
+        list_named_containers, ListNamedContainersRequest => ListNamedContainersResponse, named_containers;
+        get_sweep, GetSweepRequest => GetSweepResponse, sweep;
+        run_sweep, RunSweepRequest => RunSweepResponse, sweep_now;
         restore_rows, RestoreRowsRequest => RestoreRowsResponse, restore;
     }
     changes {

@@ -4,7 +4,7 @@ use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
 use crate::tables::{
     APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, SENDING_PREFIX,
-    next_bucket, restored, skip_runs,
+    next_bucket, restored, skip_fences, skip_runs,
 };
 use crate::taps::Taps;
 use crate::upgrade::{Upgrading, rows};
@@ -77,6 +77,9 @@ impl StateMachine for OmStateMachine {
         let mut batch = rocksdb::WriteBatch::default();
         if let Some(next) = next_bucket(&*db)? {
             batch.put(NEXT_BUCKET_KEY, (next + NUMBERS_SKIPPED).to_le_bytes());
+            // Of the root alone: another group has lost what it has lost of them.
+            let (key, value) = skip_fences(&*db)?;
+            batch.put(key, value);
         }
         let sending =
             rows(&db, SENDING_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));

@@ -15,6 +15,8 @@
 //! | `j` | `RestoredNames`: the names of this group come, or came, from a backup |
 //! | `k` + bucket + key | `Key` |
 //! | `l` + block + key of a row | empty: that row names the block, or did ([`crate::blocks`]) |
+//! | `m` + container | no further block of it is taken; in the root `SweptContainer`, empty until it was swept |
+//! | `M` | `Fences` |
 //! | `n` | next bucket number, `u64`, in the root |
 //! | `o` + bucket | of a bucket that is being made, deleted or moved, in the root: the key of its entry |
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
@@ -33,7 +35,7 @@ use anyhow::{Context, bail};
 use planted::Bug;
 use prost::Message;
 use proto::om::{
-    BucketEntry, BucketPlace, BucketRecord, BucketStage, RestoredNames, SendingBucket, Upload, Volume,
+    BucketEntry, BucketPlace, BucketRecord, BucketStage, Fences, RestoredNames, SendingBucket, Upload, Volume,
 };
 use proto::{Code, Failure};
 use statedb::Db;
@@ -43,6 +45,7 @@ pub const APPLIED_KEY: &[u8] = b"a";
 pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const FOUNDED_KEY: &[u8] = b"g";
 pub(crate) const UNUSED_TOTALS_KEY: &[u8] = b"h";
+pub(crate) const FENCES_KEY: &[u8] = b"M";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 pub(crate) const RESTORED_KEY: &[u8] = b"j";
@@ -50,8 +53,11 @@ pub(crate) const RUNS_KEY: &[u8] = b"z";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
 /// refusals nor what a request was; both were in no release.
-pub const FORMAT: u32 = 8;
-/// Persisted: the format of before, which does not say what names a block.
+pub const FORMAT: u32 = 9;
+/// Persisted: the format of before, which has no fences.
+#[cfg(test)]
+pub(crate) const FORMAT_UNFENCED: u32 = 8;
+/// Persisted: the one before that, which does not say what names a block.
 pub(crate) const FORMAT_UNNAMED: u32 = 7;
 /// Persisted: the one before that, in which what is remembered of requests does not say which buckets they were about.
 #[cfg(test)]
@@ -68,6 +74,8 @@ pub(crate) const REMEMBERED_PREFIX: &[u8] = b"s";
 /// Up to [`FORMAT_BY_REQUEST`]: the prefix of answers by request id.
 pub(crate) const ANSWERS_PREFIX_V4: &[u8] = b"r";
 
+/// The prefix of containers of which no further block is taken.
+pub(crate) const FENCED_PREFIX: &[u8] = b"m";
 /// The prefix of deleted pieces.
 pub(crate) const DELETED_PREFIX: &[u8] = b"d";
 /// The prefix of buckets that were deleted, and whose uploads are yet to end.
@@ -311,6 +319,21 @@ pub(crate) fn deleted_key(index: u64, count: u32) -> Vec<u8> {
     [DELETED_PREFIX, &index.to_be_bytes()[..], &count.to_be_bytes()].concat()
 }
 
+pub(crate) fn fenced_key(container: u64) -> Vec<u8> {
+    [FENCED_PREFIX, &container.to_be_bytes()[..]].concat()
+}
+
+pub(crate) fn fences(tables: &impl Read) -> anyhow::Result<Fences> {
+    Ok(tables.message(FENCES_KEY)?.unwrap_or_default())
+}
+
+/// The row by which no number of fences is one that was drawn without the knowledge of these tables.
+pub(crate) fn skip_fences(tables: &impl Read) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+    let Fences { number, moves } = fences(tables)?;
+    let skipped = Fences { number: number + NUMBERS_SKIPPED, moves: moves + NUMBERS_SKIPPED };
+    Ok((FENCES_KEY.to_vec(), skipped.encode_to_vec()))
+}
+
 pub(crate) fn dropped_key(bucket: BucketNumber) -> Vec<u8> {
     [DROPPED_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
 }
@@ -462,6 +485,7 @@ mod tests {
         assert_eq!(upload_key(bucket, b"a\0b", "0f"), b"u\0\0\0\0\0\0\x01\x02a\0\xffb\0\x010f");
         assert_eq!(part_key(bucket, "0f", 3), b"p\0\0\0\0\0\0\x01\x020f\0\0\0\x03");
         assert_eq!(deleted_key(5, 1), b"d\0\0\0\0\0\0\0\x05\0\0\0\x01");
+        assert_eq!(fenced_key(0x0102), b"m\0\0\0\0\0\0\x01\x02");
         assert_eq!(dropped_key(bucket), b"x\0\0\0\0\0\0\x01\x02");
         assert_eq!(remembered_key(7), b"s\0\0\0\0\0\0\0\x07");
     }

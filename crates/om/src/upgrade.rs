@@ -206,7 +206,7 @@ pub(crate) fn rows_from(db: &Db, prefix: &[u8], from: &[u8]) -> impl Iterator<It
 mod tests {
     use super::*;
     use crate::ops::testing::Namespace;
-    use crate::tables::{BUCKETS_PREFIX, FORMAT_UNNUMBERED, REMEMBERED_PREFIX, is_founded};
+    use crate::tables::{BUCKETS_PREFIX, FORMAT_UNFENCED, FORMAT_UNNUMBERED, REMEMBERED_PREFIX, is_founded};
     use bytes::Bytes;
     use statedb::DbGenerations;
 
@@ -232,6 +232,9 @@ mod tests {
     /// Makes tables of a format before: one row for each bucket, and two for each request, each in an entry of its
     /// own.
     fn make_old(db: &Db, format: u32) {
+        if format == FORMAT_UNFENCED {
+            return put_format(db, format);
+        }
         make_unnamed(db);
         let mut batch = WriteBatch::default();
         if format >= FORMAT_UNNUMBERED {
@@ -297,7 +300,8 @@ mod tests {
 
     #[test]
     fn tables_of_formats_before_become_what_they_would_have_been() {
-        for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST, FORMAT_BY_NAME, FORMAT_UNNUMBERED, FORMAT_UNNAMED] {
+        let before = [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST, FORMAT_BY_NAME, FORMAT_UNNUMBERED, FORMAT_UNNAMED];
+        for old in before.into_iter().chain([FORMAT_UNFENCED]) {
             let mut namespace = Namespace::empty();
             ["photos", "music"].into_iter().for_each(|bucket| namespace.create_as_before(bucket));
             for (key, container) in [("a", 1), ("b", 1), ("c", 1), ("a", 2)] {

@@ -74,6 +74,7 @@ impl Code {
             | Code::PreconditionFailed
             | Code::InvalidPart
             | Code::InvalidPartOrder
+            | Code::GivenUp
             | Code::PartTooSmall => Retry::No,
         }
     }
@@ -91,6 +92,7 @@ impl Code {
             | Code::Closed
             | Code::BucketNotEmpty
             | Code::VolumeNotEmpty
+            | Code::GivenUp
             | Code::PreconditionFailed => tonic::Code::FailedPrecondition,
             Code::Busy | Code::DiskFull | Code::TooLarge | Code::LimitReached => {
                 tonic::Code::ResourceExhausted

@@ -39,6 +39,10 @@ pub enum Bug {
     EpochsIgnored,
     /// `om`: what was filed is not looked up before it goes.
     NamedBlocksGo,
+    /// `om`: a group takes blocks of containers that it was told to take none of any more.
+    FencesIgnored,
+    /// `om`: what groups know of a container counts, though a bucket has moved while they were asked.
+    MovesOverlooked,
     /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.
     TailsAreRead,
     /// `scm`: what a member that lost its log has left counts in decisions, be it damaged or not.

@@ -69,6 +69,9 @@ pub(crate) enum AdminCommand {
     /// Giving back what nobody names any more
     #[command(subcommand)]
     Reclaim(SwitchCommand),
+    /// Looking through closed containers for blocks that no name has, and for names whose block no replica has
+    #[command(subcommand)]
+    Sweep(SweepCommand),
     /// Who runs where and how they are, and a small key-value space. Exits with 3 when a comparison failed,
     /// with 4 for what is not there
     #[command(subcommand)]
@@ -385,6 +388,8 @@ pub(crate) enum OmCommand {
     },
     /// What was deleted and is not gone from the disks yet, by group of names, and what it waits for
     Unused,
+    /// Keys and parts of uploads of which no replica has a block
+    Lost,
     /// Multipart uploads in progress, the oldest first
     Uploads {
         /// Only to this bucket
@@ -498,6 +503,16 @@ pub(crate) enum SpaceCommand {
 }
 
 #[derive(Subcommand, Debug, Clone)]
+pub(crate) enum SweepCommand {
+    /// How far it is, and what it has found
+    Status,
+    /// Look through one container now, or through all that are closed. What is found goes no sooner for it
+    Run { container: Option<u64> },
+    /// When one container was looked through last, and what came of it
+    Explain { container: u64 },
+}
+
+#[derive(Subcommand, Debug, Clone)]
 pub(crate) enum SwitchCommand {
     Start,
     Stop,
@@ -523,8 +538,8 @@ impl AdminCommand {
             AdminCommand::Rack(command) => matches!(command, RackCommand::List),
             AdminCommand::Scm(command) => matches!(command, ScmCommand::Roles),
             AdminCommand::Om(command) => {
-                use OmCommand::{Groups, Roles, Unused, Uploads};
-                matches!(command, Roles | Groups | Unused | Uploads { abort: false, .. })
+                use OmCommand::{Groups, Lost, Roles, Unused, Uploads};
+                matches!(command, Roles | Groups | Lost | Unused | Uploads { abort: false, .. })
             }
             AdminCommand::Key(KeyCommand::Explain { .. }) => true,
             AdminCommand::Bucket(command) => {
@@ -536,6 +551,7 @@ impl AdminCommand {
             | AdminCommand::Balancer(command)
             | AdminCommand::Reclaim(command) => matches!(command, SwitchCommand::Status),
             AdminCommand::Space { .. } => true,
+            AdminCommand::Sweep(command) => !matches!(command, SweepCommand::Run { .. }),
             AdminCommand::Registry(command) => match command {
                 RegistryCommand::Services | RegistryCommand::Instances { .. } => true,
                 RegistryCommand::Kv(command) => {

@@ -44,6 +44,7 @@ async fn list(scm: &mut Scm, args: ContainerListArgs) -> anyhow::Result<Answer> 
         trouble: trouble as i32,
         container: 0,
         adopted: args.adopted,
+        numbers_only: false,
     };
     let answer = scm.look(async |client| client.list_containers(request).await).await?;
     let rows: Vec<_> = answer.containers.iter().map(row).collect();

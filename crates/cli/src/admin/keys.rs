@@ -55,25 +55,25 @@ async fn of_group(
     }
 }
 
-fn bucket(key: &ContainerKey) -> String {
+pub(super) fn bucket(key: &ContainerKey) -> String {
     match key.bucket_name.is_empty() {
         true => format!("(number {})", key.bucket),
         false => key.bucket_name.clone(),
     }
 }
 
-fn what(key: &ContainerKey) -> String {
+pub(super) fn what(key: &ContainerKey) -> String {
     match key.upload.is_empty() {
         true => String::from_utf8_lossy(&key.key).into_owned(),
         false => format!("(part {} of upload {})", key.part, key.upload),
     }
 }
 
-fn local(key: &ContainerKey) -> u64 {
+pub(super) fn local(key: &ContainerKey) -> u64 {
     key.block.as_ref().map_or(0, |block| block.local)
 }
 
-fn key_to_json(key: &ContainerKey) -> Value {
+pub(super) fn key_to_json(key: &ContainerKey) -> Value {
     let is_part = !key.upload.is_empty();
     json!({
         "bucket": key.bucket_name,

@@ -22,6 +22,7 @@ mod safe_mode;
 mod scm;
 mod space;
 mod status;
+mod sweep;
 mod switches;
 mod unused;
 mod uploads;
@@ -80,6 +81,7 @@ async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> 
         AdminCommand::Balancer(command) => switches::balancer(scm, command).await,
         AdminCommand::Space { command } => space::run(scm, command).await,
         AdminCommand::Reclaim(command) => space::reclaim(scm, command).await,
+        AdminCommand::Sweep(command) => sweep::run(scm, command).await,
         AdminCommand::Log { .. } => bail!("a process is asked for what it logs, and no cluster"),
         AdminCommand::Registry(command) => registry::run(&scm.addresses().join(","), command).await,
     }

@@ -4,7 +4,7 @@
 use super::answer::Answer;
 use super::members::{BEHIND_USUALLY, ROLES_PATIENCE};
 use super::scm::Scm;
-use super::{datanode, om_groups, pipeline, words};
+use super::{datanode, om_groups, pipeline, sweep, words};
 use crate::table::{Cell, Tone, table};
 use proto::registry::{Health, Instance};
 use proto::scm::{
@@ -14,12 +14,16 @@ use proto::scm::{
 use registry::{RegistryClient, health};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Free space of a disk below which it is time for more disks, and below which writes are about to fail.
 const FREE_PERCENT_WARNING: u64 = 15;
 const FREE_PERCENT_CRITICAL: u64 = 5;
 /// The number of those of a kind that are named; the command behind it lists all.
 const NAMED_MAX: usize = 8;
+/// Whoever asks this at night wants no word on names to keep all others waiting.
+const NAMES_PATIENCE: Duration = Duration::from_secs(3);
 /// The name that SCM's registry gives to its word on an instance's clock.
 const CLOCK_CHECK: &str = "clock";
 const CLOCK_CODE: &str = "clock";
@@ -123,6 +127,7 @@ async fn look(scm: &mut Scm, cluster: &mut String, findings: &mut Findings) -> a
     look_at_oms(&om_groups::oms(scm).await?, findings);
     look_at_pipelines(&pipeline::pipelines(scm).await?, findings);
     look_at_containers(&status, findings);
+    look_at_names(scm, findings).await;
     let registry = RegistryClient::new(&scm.addresses().join(","))?;
     match registry.instances("").await {
         Ok(listed) => look_at_services(&listed.instances, findings),
@@ -370,6 +375,17 @@ fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
     count(Warning, "container-mis-replicated", what, status.mis_replicated, report);
     let what = "copies of containers failed lately";
     count(Warning, "copies-failed", what, status.copies_failed, "replication status");
+}
+
+/// Names whose block is nowhere, as the root's leader knows. One that does not answer is told of elsewhere.
+async fn look_at_names(scm: &Scm, findings: &mut Findings) {
+    if let Ok(Ok((count, first))) = timeout(NAMES_PATIENCE, sweep::count_lost(scm)).await
+        && count > 0
+    {
+        let first = first.map(|first| format!(", as {first}")).unwrap_or_default();
+        let what = format!("{count} keys have blocks that no replica has{first}");
+        findings.note(Severity::Critical, "names-lost", what, "om lost");
+    }
 }
 
 fn look_at_services(instances: &[Instance], findings: &mut Findings) {

@@ -26,6 +26,7 @@ mod om_members;
 mod om_moves;
 mod om_names;
 mod om_space;
+mod om_sweep;
 mod registry;
 mod request_log;
 mod reset;

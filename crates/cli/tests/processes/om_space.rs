@@ -20,7 +20,7 @@ fn start() -> (Cluster, S3) {
         disks_per_datanode: 1,
         pipelines_per_disk: 1,
         container_bytes_max: 4 << 20,
-        om_args: "--reclaim-after 2s".to_owned(),
+        om_args: "--reclaim-after 2s --any-reclaim-after".to_owned(),
         scm_args: "--roll-dead-after 3s".to_owned(),
         ..ClusterOptions::default()
     };

@@ -84,6 +84,11 @@ refused! {
     stat_bucket, StatBucketRequest => StatBucketResponse;
     get_unused, GetUnusedRequest => GetUnusedResponse;
     list_container_keys, ListContainerKeysRequest => ListContainerKeysResponse;
+    fence_containers, FenceContainersRequest => FenceContainersResponse;
+    list_known_blocks, ListKnownBlocksRequest => ListKnownBlocksResponse;
+    list_named_containers, ListNamedContainersRequest => ListNamedContainersResponse;
+    get_sweep, GetSweepRequest => GetSweepResponse;
+    run_sweep, RunSweepRequest => RunSweepResponse;
     move_bucket, MoveBucketRequest => MoveBucketResponse;
     settle_move, SettleMoveRequest => SettleMoveResponse;
     send_bucket, SendBucketRequest => SendBucketResponse;

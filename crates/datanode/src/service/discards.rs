@@ -13,10 +13,16 @@ use proto::{Code, Failure, Retry};
 use raftlog::Discarded;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Sender;
+use tokio::time::timeout;
 use tonic::Status;
 use tracing::info;
 use types::{BlockId, BlockName, ContainerId, Nonce, OwnerId};
+
+/// Whoever takes no part for so long has gone.
+const TAKEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// A request whose answer can be sent.
 pub(super) struct Listing {
@@ -24,9 +30,11 @@ pub(super) struct Listing {
     container: ContainerId,
     /// A record of each block.
     blocks: Vec<Discarded>,
+    _held_until_sent: OwnedSemaphorePermit,
 }
 
 pub(super) async fn prepare(served: &Served, request: ListDiscardsRequest) -> Result<Listing, Failure> {
+    let permit = served.listings.admit()?;
     let container = ContainerId(request.container);
     let Some((disk, _)) = served.find_container(container).await? else {
         let message = format!("container {container} is not on this node");
@@ -38,7 +46,7 @@ pub(super) async fn prepare(served: &Served, request: ListDiscardsRequest) -> Re
         Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
     })?;
     let by_tag: BTreeMap<u64, Discarded> = discards.iter().map(|record| (record.tag, *record)).collect();
-    Ok(Listing { disk, container, blocks: by_tag.into_values().collect() })
+    Ok(Listing { disk, container, blocks: by_tag.into_values().collect(), _held_until_sent: permit })
 }
 
 impl Listing {
@@ -65,7 +73,8 @@ impl Listing {
             }
             sent += blocks.len();
             let is_last = sent == self.blocks.len();
-            parts.send(Ok(DiscardedBlocks { blocks, is_last })).await.context("nobody listens")?;
+            let part = timeout(TAKEN_WITHIN, parts.send(Ok(DiscardedBlocks { blocks, is_last })));
+            part.await.context("nobody takes them")?.context("nobody listens")?;
             if is_last {
                 return Ok(());
             }

@@ -1,5 +1,6 @@
 //! The datanode's gRPC service.
 
+mod blocks;
 mod discards;
 mod fetch;
 mod read;
@@ -7,10 +8,12 @@ mod read_memory;
 mod served;
 mod write;
 
+pub(crate) use blocks::Listings;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
-    ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListDiscardsRequest,
-    ListWritableRequest, ListWritableResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
+    ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListBlocksRequest,
+    ListBlocksResponse, ListDiscardsRequest, ListWritableRequest, ListWritableResponse, ReadChunk,
+    ReadRequest, WriteAck, WriteChunk,
 };
 use proto::{ClusterGuard, Guarded};
 pub(crate) use read_memory::ReadMemory;
@@ -87,6 +90,13 @@ impl Datanode for Service {
         let (parts, receiver) = mpsc::channel(READ_AHEAD);
         self.served.workers.spawn_until_stop(listing.run(parts));
         Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn list_blocks(
+        &self,
+        request: Request<ListBlocksRequest>,
+    ) -> Result<Response<ListBlocksResponse>, Status> {
+        Ok(Response::new(blocks::list(&self.served, request.into_inner()).await?))
     }
 
     async fn list_writable(

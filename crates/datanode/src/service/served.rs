@@ -6,7 +6,7 @@ use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::options::DatanodeOptions;
 use crate::pipelines::Pipelines;
-use crate::service::ReadMemory;
+use crate::service::{Listings, ReadMemory};
 use crate::workers::Workers;
 use proto::{Code, Failure, Retry};
 use raft::AddressBook;
@@ -25,6 +25,7 @@ pub(crate) struct Served {
     /// Bytes all write streams may have under way.
     pub write_bytes: Arc<Semaphore>,
     pub read_memory: ReadMemory,
+    pub listings: Listings,
     pub workers: Workers,
 }
 

@@ -16,6 +16,7 @@ mod forgetting;
 mod full_index;
 mod inventory;
 mod limits;
+mod listing;
 mod restart;
 mod roll;
 mod scm;

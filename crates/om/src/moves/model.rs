@@ -99,7 +99,7 @@ impl World {
         };
         let bucket = Some(Bucket { volume: "s3v".into(), name: "photos".into(), created_ms: 1 });
         let place = Some(BucketPlace { group: 0, number: NUMBER, epoch: 0 });
-        let hold = HoldBucketRequest { place, bucket };
+        let hold = HoldBucketRequest { place, bucket, fences: 0 };
         world.still.run::<HoldBucket>(hold.clone()).unwrap();
         world.groups[0].run::<HoldBucket>(hold).unwrap();
         world
@@ -283,7 +283,7 @@ impl World {
     /// The root has said so. The one group hears it before the other.
     fn settle(&mut self, is_done: bool) -> Result<(), String> {
         let Some(under) = self.under.take() else { return Ok(()) };
-        let end = EndMoveRequest { moved: Some(under.moved), is_done };
+        let end = EndMoveRequest { moved: Some(under.moved), is_done, fences: 0 };
         let (from, to) = (self.home, 1 - self.home);
         self.said.extend([Word::EndSending(from, end), Word::EndReceiving(to, end)]);
         self.groups[from].run::<EndSending>(end).unwrap();

@@ -237,7 +237,7 @@ impl Sender {
     /// Does here what the root has answered, as the root would ask for: one that was reset knows of no attempt to end. The
     /// other group forgets what came to stay here, and holds the bucket only when the root says so.
     async fn end(&self, is_done: bool) -> Result<(), Failure> {
-        let end = EndMoveRequest { moved: Some(self.moved), is_done };
+        let end = EndMoveRequest { moved: Some(self.moved), is_done, fences: 0 };
         self.change::<EndSending>(end).await?;
         if !is_done {
             let forget = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };

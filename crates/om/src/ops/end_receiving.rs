@@ -32,6 +32,7 @@ impl Operation for EndReceiving {
         let attempt = |incoming: &IncomingBucket| incoming.moved.map_or(0, |moved| moved.attempt);
         match command.is_done {
             true => {
+                apply.check_fenced(command.fences)?;
                 let incoming = incoming.filter(|incoming| attempt(incoming) == moved.attempt);
                 match incoming.and_then(|incoming| incoming.record) {
                     Some(record) => hold(apply, moved, record),

@@ -3,29 +3,44 @@
 
 use super::Apply;
 use crate::blocks::{self, BlockKey, NamingRows};
-use crate::tables::{Read, Refusal, deleted_key};
+use crate::tables::{Read, Refusal, deleted_key, fences};
 use prost::Message;
-use proto::Failure;
 use proto::om::{BlockPiece, DeletedPieces, OmCommand, om_command};
+use proto::{Code, Failure};
 use std::collections::HashSet;
 
 /// Persisted in commands: this release's rules about blocks.
 pub(super) const RULES: u32 = 1;
 
 impl Apply<'_, '_> {
-    /// Refuses what would name a block that is unused by now, and may be gone. Whoever finds its blocks refused once has
-    /// them filed, and writes again.
+    /// Refuses what would name a block that is unused by now, and may be gone, or that is of a container of which nothing
+    /// more is taken. Whoever finds its blocks refused once has them filed, and writes again.
     pub(super) fn check_takes(&mut self, pieces: &[BlockPiece]) -> Result<(), Refusal> {
+        let (refused, code) = match self.unused_of(pieces)? {
+            Some(unused) => (Some(unused), self.code_of_unused()?),
+            None => (self.beyond_fence(pieces)?, Code::GivenUp),
+        };
+        let Some(block) = refused else { return Ok(()) };
+        let why = format!("block {:?} was given up: write it again", block.to_proto());
+        Err(Failure::new(code, why).into())
+    }
+
+    /// What is remembered of a command is the same at members of all releases. Those of before know no other word, and no
+    /// fences.
+    fn code_of_unused(&self) -> anyhow::Result<Code> {
+        Ok(if fences(self.tables)?.number == 0 { Code::Invalid } else { Code::GivenUp })
+    }
+
+    fn unused_of(&mut self, pieces: &[BlockPiece]) -> anyhow::Result<Option<BlockKey>> {
         if self.rules < RULES || !self.filed.has_unused(self.tables)? {
-            return Ok(());
+            return Ok(None);
         }
         for block in pieces.iter().filter_map(BlockKey::of) {
             if self.tables.get(&block.unused_key())?.is_some() {
-                let why = format!("block {:?} was given up: write it again", block.to_proto());
-                return Err(Failure::invalid(why).into());
+                return Ok(Some(block));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Files what `replaced` has and `by` does not, both of one row: it may be written again over its own blocks, with
@@ -86,8 +101,8 @@ mod tests {
     use super::*;
     use crate::ops::testing::{Namespace, commit_request};
     use crate::ops::{CommitKey, CommitPart, prepare};
+    use proto::RequestId;
     use proto::om::{CommitKeyRequest, CommitPartRequest, Part, Precondition};
-    use proto::{Code, RequestId};
 
     /// A race that is lost by whoever has written this container.
     fn lost(container: u64) -> CommitKeyRequest {

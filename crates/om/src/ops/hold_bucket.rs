@@ -23,7 +23,8 @@ impl Operation for HoldBucket {
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: HoldBucketRequest) -> Result<HoldBucketResponse, Refusal> {
-        let HoldBucketRequest { place, bucket } = command;
+        let HoldBucketRequest { place, bucket, fences } = command;
+        apply.check_fenced(fences)?;
         let BucketPlace { number: id, epoch, .. } = place.unwrap_or_default();
         let number = BucketNumber(id);
         if let_go(apply.tables, number)?.is_some_and(|last| epoch <= last) {

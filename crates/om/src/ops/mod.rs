@@ -17,11 +17,14 @@ mod delete_keys;
 mod delete_volume;
 mod end_receiving;
 mod end_sending;
+mod fence_containers;
+mod file_orphans;
 mod filing;
 mod forget_blocks;
 mod founded;
 mod hold_bucket;
 mod move_bucket;
+mod note_swept;
 mod precondition;
 mod receive_rows;
 mod release_bucket;
@@ -47,10 +50,13 @@ pub(crate) use delete_keys::DeleteKeys;
 pub(crate) use delete_volume::DeleteVolume;
 pub(crate) use end_receiving::EndReceiving;
 pub(crate) use end_sending::EndSending;
+pub(crate) use fence_containers::{FENCED_AT_ONCE, FenceContainers};
+pub(crate) use file_orphans::FileOrphans;
 pub(crate) use forget_blocks::ForgetBlocks;
 pub(crate) use founded::Founded;
 pub(crate) use hold_bucket::HoldBucket;
 pub(crate) use move_bucket::MoveBucket;
+pub(crate) use note_swept::NoteSwept;
 pub(crate) use receive_rows::ReceiveRows;
 pub(crate) use release_bucket::ReleaseBucket;
 pub(crate) use requests::{REMEMBERED, Remembered, about};
@@ -323,6 +329,9 @@ fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om
         om_command::Command::SortDeleted(command) => run::<SortDeleted>(apply, command),
         om_command::Command::ForgetBlocks(command) => run::<ForgetBlocks>(apply, command),
         om_command::Command::WalkDropped(command) => run::<WalkDropped>(apply, command),
+        om_command::Command::FenceContainers(command) => run::<FenceContainers>(apply, command),
+        om_command::Command::FileOrphans(command) => run::<FileOrphans>(apply, command),
+        om_command::Command::NoteSwept(command) => run::<NoteSwept>(apply, command),
         om_command::Command::RestoreRows(command) => run::<RestoreRows>(apply, command),
         om_command::Command::CreateVolume(command) => run::<CreateVolume>(apply, command),
         om_command::Command::DeleteVolume(command) => run::<DeleteVolume>(apply, command),

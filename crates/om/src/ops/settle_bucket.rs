@@ -95,7 +95,9 @@ mod tests {
 
         fn hold(&mut self) {
             let bucket = Some(Bucket { volume: "s3v".into(), name: "far".into(), created_ms: 1 });
-            self.home.run::<HoldBucket>(HoldBucketRequest { place: Some(self.place), bucket }).unwrap();
+            self.home
+                .run::<HoldBucket>(HoldBucketRequest { place: Some(self.place), bucket, fences: 0 })
+                .unwrap();
         }
 
         fn is_there(&self) -> bool {
@@ -202,7 +204,7 @@ mod tests {
     fn a_number_that_was_given_out_twice_is_held_for_one_bucket_only() {
         let mut two = Two::new();
         let bucket = Some(Bucket { volume: "s3v".into(), name: "other".into(), created_ms: 9 });
-        let request = HoldBucketRequest { place: Some(two.place), bucket };
+        let request = HoldBucketRequest { place: Some(two.place), bucket, fences: 0 };
         two.home.check_refused::<HoldBucket>(request, Code::Internal);
     }
 

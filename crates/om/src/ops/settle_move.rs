@@ -2,11 +2,11 @@
 //! decision on the attempt is only finished: both groups hear of it, and then the root notes that they have.
 
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, bucket_key, unsettled_key};
+use crate::tables::{BucketNumber, FENCES_KEY, Read, Refusal, bucket_key, fences, unsettled_key};
 use prost::Message;
 use proto::Failure;
 use proto::om::{
-    BucketEntry, BucketStage, MoveEndedCommand, MoveEndedReply, SettleMoveRequest, SettleMoveResponse,
+    BucketEntry, BucketStage, Fences, MoveEndedCommand, MoveEndedReply, SettleMoveRequest, SettleMoveResponse,
 };
 
 pub(crate) struct SettleMove;
@@ -35,6 +35,7 @@ impl Operation for SettleMove {
         if is_done {
             (entry.group, entry.epoch) = (last.moved.unwrap_or_default().to, attempt);
             entry.set_stage(BucketStage::BucketMoved);
+            count_move(apply)?;
         } else {
             last.undone = why;
             entry.set_stage(BucketStage::BucketStays);
@@ -43,6 +44,14 @@ impl Operation for SettleMove {
         apply.tables.put(key, entry.encode_to_vec());
         Ok(SettleMoveResponse { is_done })
     }
+}
+
+/// Whoever asks all groups for names sees that one may have gone past it.
+fn count_move(apply: &mut Apply<'_, '_>) -> anyhow::Result<()> {
+    let before = fences(apply.tables)?;
+    let after = Fences { moves: before.moves + 1, ..before };
+    apply.tables.put(FENCES_KEY.to_vec(), after.encode_to_vec());
+    Ok(())
 }
 
 fn is_at(entry: &BucketEntry, stage: BucketStage, attempt: u64) -> bool {

@@ -40,6 +40,11 @@ impl Namespace {
         Namespace { db, remembered, taps, next_index: 0, now_ms: 1000, place: None, _dir: dir }
     }
 
+    /// The same of a log whose entries, and so requests, have other numbers than those of other namespaces.
+    pub(crate) fn empty_from(next_index: u64) -> Namespace {
+        Namespace { next_index, ..Namespace::empty() }
+    }
+
     /// Prepares and applies a request of its own; each takes a millisecond.
     pub(crate) fn run<O: Operation>(&mut self, request: O::Request) -> Result<O::Response, Failure> {
         self.run_as::<O>(u128::from(self.next_index) << 64, request)
@@ -102,6 +107,21 @@ impl Namespace {
             Err(failure) => assert_eq!(failure.code, code, "{failure}"),
         }
         assert_eq!(but_filed(self), before, "a refused command changed the tables");
+    }
+
+    /// Tables as they were before.
+    pub(crate) fn set_records(&mut self, records: &[(Vec<u8>, Vec<u8>)]) {
+        let mut overlay = Overlay::new(&self.db);
+        self.records(b"").into_iter().for_each(|(key, _)| overlay.delete(key));
+        records.iter().for_each(|(key, value)| overlay.put(key.clone(), value.clone()));
+        self.db.write(overlay.into_batch()).unwrap();
+        self.remembered = Remembered::read(&self.db).unwrap();
+    }
+
+    pub(crate) fn put_records(&mut self, records: Vec<(Vec<u8>, Vec<u8>)>) {
+        let mut overlay = Overlay::new(&self.db);
+        records.into_iter().for_each(|(key, value)| overlay.put(key, value));
+        self.db.write(overlay.into_batch()).unwrap();
     }
 
     /// All records but those that remember requests.

@@ -104,6 +104,8 @@ fn refused(failure: &Failure) -> S3Error {
         | Code::NotHere
         | Code::OutcomeUnknown
         | Code::Closed
+        // What a client sends again is written again.
+        | Code::GivenUp
         | Code::WrongCluster => {
             tracing::warn!(code = ?failure.code, why = %failure, "request not served");
             return slow_down("ServiceUnavailable", "The store cannot serve this now. Please try again.");

@@ -33,8 +33,11 @@ pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) 
         let mut found: Vec<&ContainerRecord> = matching.take(limit + 1).collect();
         let more = found.len() > limit;
         found.truncate(limit);
-        let containers =
-            found.into_iter().map(|record| info(record, tables, nodes, replication, now)).collect();
+        let containers = found.into_iter().map(|record| match request.numbers_only {
+            true => number(record),
+            false => info(record, tables, nodes, replication, now),
+        });
+        let containers = containers.collect();
         ListContainersResponse { containers, more }
     })
 }
@@ -130,6 +133,11 @@ fn matches(
         && (!request.adopted || record.adopted)
         && (request.node == 0 || nodes.replicas().get(container, NodeId(request.node)).is_some())
         && (request.trouble() == ContainerTrouble::Unspecified || trouble())
+}
+
+fn number(record: &ContainerRecord) -> ContainerInfo {
+    let state = container_state(record) as i32;
+    ContainerInfo { container: record.container, state, ..ContainerInfo::default() }
 }
 
 pub(super) fn info(

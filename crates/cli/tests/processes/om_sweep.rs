@@ -1,0 +1,249 @@
+//! What writers that died have left behind comes back, and a name whose block is nowhere is told of.
+
+use crate::commands::{admin_json, flotilla};
+use crate::s3::S3;
+use crate::{binary, commands};
+use client::{Client, ClientOptions, S3_VOLUME};
+use proto::om::{ListKeysRequest, listed_key};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+
+const KILLS: usize = 12;
+const WRITERS: usize = 6;
+const OBJECT_BYTES: usize = 1_500_000;
+/// On a machine that does other things too; alone it takes some seconds.
+const WITHIN: Duration = Duration::from_secs(180);
+const BUCKET: &str = "swept";
+
+/// One disk a node, small containers, and all that is no use goes soon.
+fn start(om_args: &str) -> (Cluster, S3) {
+    let options = ClusterOptions {
+        disks_per_datanode: 1,
+        pipelines_per_disk: 1,
+        container_bytes_max: 8 << 20,
+        om_args: format!("--reclaim-after 2s --any-reclaim-after {om_args}"),
+        scm_args: "--roll-dead-after 3s".to_owned(),
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::start(binary(), &options);
+    let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, BUCKET);
+    (cluster, s3)
+}
+
+fn body(n: usize) -> Vec<u8> {
+    let mut state = (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(&mut next).take(OBJECT_BYTES).collect()
+}
+
+fn key(n: usize) -> String {
+    format!("o/{n:04}")
+}
+
+/// Waits until it holds; meanwhile it says why not.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<(), String>) {
+    let begun = Instant::now();
+    while let Err(why) = holds().await {
+        assert!(begun.elapsed() < WITHIN, "{what}: {why}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    println!("{what} after {:?}", begun.elapsed());
+}
+
+/// Keys, with the sizes of their objects.
+async fn listed(client: &Client) -> BTreeMap<String, u64> {
+    let request = ListKeysRequest {
+        volume: S3_VOLUME.to_owned(),
+        bucket: BUCKET.to_owned(),
+        limit: 1000,
+        ..ListKeysRequest::default()
+    };
+    let page = client.list_keys(request).await.unwrap();
+    assert!(!page.truncated);
+    let key = |entry: listed_key::Entry| match entry {
+        listed_key::Entry::Key(key) => (String::from_utf8(key.key.to_vec()).unwrap(), key.size),
+        listed_key::Entry::CommonPrefix(prefix) => panic!("{prefix:?}"),
+    };
+    page.entries.into_iter().filter_map(|entry| entry.entry).map(key).collect()
+}
+
+/// Live bytes of all replicas.
+fn live_bytes(cluster: &Cluster) -> u64 {
+    let space = admin_json(&cluster.scm_address, &["space"]);
+    let of = |state: &Value| state["space"]["live_bytes"].as_u64().unwrap();
+    space["containers"].as_array().unwrap().iter().map(of).sum()
+}
+
+fn containers(cluster: &Cluster, state: &str) -> Vec<u64> {
+    let listed = admin_json(&cluster.scm_address, &["container", "list", "--state", state]);
+    let number = |container: &Value| container["container"].as_u64().unwrap();
+    listed["containers"].as_array().or(listed.as_array()).unwrap().iter().map(number).collect()
+}
+
+/// Has the bucket in another group, which has fences to take before, while sweeps go on.
+async fn move_to(cluster: &Cluster, group: u64) {
+    let (scm, group) = (cluster.scm_address.clone(), group.to_string());
+    until("the bucket has moved", async || {
+        let moved = flotilla(&["admin", "--scm", &scm, "bucket", "move", BUCKET, "--to", &group], None);
+        match moved.status.success() {
+            true => Ok(()),
+            false => Err(format!("{moved:?}")),
+        }
+    })
+    .await;
+}
+
+/// Has what is open closed.
+fn close_all(cluster: &Cluster) {
+    for container in containers(cluster, "open") {
+        let container = container.to_string();
+        let _ = flotilla(&["admin", "--scm", &cluster.scm_address, "container", "close", &container], None);
+    }
+}
+
+fn sweep_now(cluster: &Cluster) {
+    // While the root has no leader it is asked again.
+    let _ = flotilla(&["admin", "--scm", &cluster.scm_address, "sweep", "run"], None);
+}
+
+/// Puts object after object until the gateway dies, and answers which were acknowledged.
+async fn write(s3: S3, numbers: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut acknowledged = Vec::new();
+    for n in numbers {
+        match s3.put(&key(n), body(n)).await {
+            Ok(()) => acknowledged.push(n),
+            Err(_) => break,
+        }
+    }
+    acknowledged
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_gateways_that_died_have_left_comes_back_and_nothing_else() {
+    let (mut cluster, s3) = start("--sweep-after 1s --sweep-every 3s");
+    s3.create_bucket().await.unwrap();
+    let mut acknowledged = Vec::new();
+    for round in 0..KILLS {
+        let first = |writer: usize| (round * WRITERS + writer) * 8;
+        let writers = (0..WRITERS).map(|writer| {
+            let numbers = first(writer)..first(writer) + 8;
+            tokio::spawn(write(s3.clone(), numbers))
+        });
+        let writers: Vec<_> = writers.collect();
+        // In the middle of something, whatever that is.
+        tokio::time::sleep(Duration::from_millis(150 + 37 * round as u64)).await;
+        cluster.gateway.kill9();
+        for writer in writers {
+            acknowledged.extend(writer.await.unwrap());
+        }
+        cluster.gateway.start_again();
+        if round % 4 == 3 {
+            move_to(&cluster, [0, 2, 3][round / 4]).await;
+        }
+    }
+    assert!(acknowledged.len() > KILLS, "{} objects show little", acknowledged.len());
+    let client =
+        Client::connect(ClientOptions { scm: cluster.scm_address.clone(), ..ClientOptions::default() });
+    let before = live_bytes(&cluster);
+    let begun = Instant::now();
+    until("all that nobody names is gone", async || {
+        if begun.elapsed() > Duration::from_secs(2) {
+            close_all(&cluster);
+        }
+        let (named, live) = (listed(&client).await.values().sum::<u64>(), live_bytes(&cluster));
+        let sweep = admin_json(&cluster.scm_address, &["sweep", "status"]);
+        match live == 3 * named {
+            true => Ok(()),
+            false => Err(format!("3 x {named} bytes are named, and {live} there; {sweep}")),
+        }
+    })
+    .await;
+    let sweep = admin_json(&cluster.scm_address, &["sweep", "status"]);
+    println!("{} acknowledged; {before} bytes before; {sweep}", acknowledged.len());
+    assert!(sweep["orphans"].as_u64().unwrap() > 0, "{sweep}");
+    assert_eq!(sweep["lost"], 0, "{sweep}");
+    for n in acknowledged {
+        let found = s3.get(&key(n)).await.unwrap();
+        assert!(found == Some(body(n)), "object {n} has other bytes");
+    }
+    // What is named besides was committed, and its writer died before it heard so.
+    for (key, size) in listed(&client).await {
+        assert_eq!(s3.get(&key).await.unwrap().map(|body| body.len() as u64), Some(size), "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_whose_container_is_nowhere_is_told_of_by_name() {
+    let (mut cluster, s3) = start("--sweep-after 1h");
+    s3.create_bucket().await.unwrap();
+    for n in 0..12 {
+        s3.put(&key(n), body(n)).await.unwrap();
+    }
+    close_all(&cluster);
+    let explained = admin_json(&cluster.scm_address, &["key", "explain", &format!("{BUCKET}/{}", key(0))]);
+    let lost = explained["pieces"][0]["container"].as_u64().unwrap();
+    until("no log reads its container any more", async || {
+        let info = admin_json(&cluster.scm_address, &["container", "info", &lost.to_string()]);
+        let released = info.to_string().matches("\"released\":true").count();
+        match released == 3 {
+            true => Ok(()),
+            false => Err(info.to_string()),
+        }
+    })
+    .await;
+    for datanode in &mut cluster.datanodes {
+        assert!(datanode.terminate().success());
+    }
+    for disk in (0..3).map(|datanode| cluster.disk(datanode, 0)) {
+        remove_container(&disk, lost);
+    }
+    for datanode in &mut cluster.datanodes {
+        datanode.spawn_again();
+    }
+    for datanode in &mut cluster.datanodes {
+        datanode.wait_ready();
+    }
+    let scm = cluster.scm_address.clone();
+    until("it is told of", async || {
+        sweep_now(&cluster);
+        let told = admin_json(&scm, &["om", "lost"]);
+        let named = |key: &str| {
+            let is_it = |lost: &Value| lost["key"] == key && lost["bucket"] == BUCKET;
+            told["lost"].as_array().unwrap().iter().any(is_it)
+        };
+        match named(&key(0)) {
+            true => Ok(()),
+            false => Err(format!("{told}; {}", admin_json(&scm, &["sweep", "status"]))),
+        }
+    })
+    .await;
+    let told = admin_json(&scm, &["om", "lost"]);
+    let is_of_it = |found: &Value| found["container"] == lost;
+    assert!(told["lost"].as_array().unwrap().iter().all(is_of_it), "{told}");
+    let status = commands::flotilla(&["admin", "--scm", &scm, "--json", "status"], None);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.contains("names-lost"), "{status}");
+    // What is in other containers is there.
+    let explained = |n| admin_json(&scm, &["key", "explain", &format!("{BUCKET}/{}", key(n))]);
+    let is_lost =
+        |n| explained(n)["pieces"].as_array().unwrap().iter().any(|piece| piece["container"] == lost);
+    for n in (0..12).filter(|n| !is_lost(*n)) {
+        assert!(s3.get(&key(n)).await.unwrap() == Some(body(n)), "object {n}");
+    }
+}
+
+/// As if it had never been there.
+fn remove_container(disk: &Path, container: u64) {
+    std::fs::remove_dir_all(disk.join("containers").join(format!("{container:016x}"))).unwrap();
+    std::fs::remove_dir_all(disk.join("db")).unwrap();
+    let rebuilt = flotilla(&["debug", "container", "rebuild", disk.to_str().unwrap()], None);
+    assert!(rebuilt.status.success(), "{rebuilt:?}");
+}

@@ -1,0 +1,149 @@
+//! From here on the group takes no block of these containers that it does not name already: what nobody names of them,
+//! nobody ever will ([`crate::sweep`]).
+//!
+//! The root counts its fences. Any other group notes up to which number it has all of them: before it has, it takes no
+//! bucket ([`Apply::check_fenced`]), so that a group that is made later takes no block either that others were asked
+//! about.
+
+use super::{Apply, Fresh, Operation, wire};
+use crate::blocks::{BlockKey, NamingRows};
+use crate::tables::{FENCES_KEY, ROOT, Read, Refusal, fenced_key, fences, runs_before};
+use planted::Bug;
+use prost::Message;
+use proto::om::{BlockPiece, FenceContainersRequest, FenceContainersResponse, Fences};
+use proto::{Code, Failure};
+
+/// Of one command.
+pub(crate) const FENCED_AT_ONCE: usize = 1000;
+
+pub(crate) struct FenceContainers;
+
+impl Operation for FenceContainers {
+    type Request = FenceContainersRequest;
+    type Command = FenceContainersRequest;
+    type Response = FenceContainersResponse;
+    wire!(FenceContainers);
+
+    fn prepare(request: FenceContainersRequest, _: Fresh) -> Result<FenceContainersRequest, Failure> {
+        match request.containers.len() {
+            0..=FENCED_AT_ONCE => Ok(request),
+            count => {
+                let why = format!("{count} containers, at most {FENCED_AT_ONCE} are allowed");
+                Err(Failure::new(Code::TooLarge, why))
+            }
+        }
+    }
+
+    /// `history` is that of the parts before: a group that was reset in between may have lost them.
+    fn apply(
+        apply: &mut Apply<'_, '_>,
+        command: FenceContainersRequest,
+    ) -> Result<FenceContainersResponse, Refusal> {
+        let (before, history) = (fences(apply.tables)?, runs_before(apply.tables)?);
+        let is_root = command.group == ROOT;
+        if !is_root && command.complete_to != 0 && command.history != history {
+            let why = format!("the group was reset or restored: its history is {history} now");
+            return Err(Refusal::Passing(Failure::new(Code::NotHere, why)));
+        }
+        let mut is_any_new = false;
+        for container in command.containers {
+            let key = fenced_key(container);
+            if apply.tables.get(&key)?.is_none() {
+                apply.tables.put(key, Vec::new());
+                is_any_new = true;
+            }
+        }
+        let number = match is_root {
+            true => before.number + u64::from(is_any_new),
+            false => before.number.max(command.complete_to),
+        };
+        if number != before.number {
+            apply.tables.put(FENCES_KEY.to_vec(), Fences { number, ..before }.encode_to_vec());
+        }
+        Ok(FenceContainersResponse { number, history })
+    }
+}
+
+impl Apply<'_, '_> {
+    /// Refuses a bucket while this group lacks fences that the root has.
+    pub(super) fn check_fenced(&self, wanted: u64) -> Result<(), Refusal> {
+        match fences(self.tables)?.number {
+            number if number >= wanted => Ok(()),
+            number => {
+                let why = format!("the group has the fences up to {number}, and is to have {wanted} first");
+                Err(Refusal::Passing(Failure::new(Code::NotYet, why)))
+            }
+        }
+    }
+
+    /// The first block that is of a fenced container, and that no row here names.
+    pub(super) fn beyond_fence(&self, pieces: &[BlockPiece]) -> anyhow::Result<Option<BlockKey>> {
+        let (mut last, mut rows) = (None, NamingRows::default());
+        for block in pieces.iter().filter_map(BlockKey::of) {
+            let container = block.container();
+            let is_fenced = match last {
+                Some((of, is_fenced)) if of == container => is_fenced,
+                _ => self.tables.get(&fenced_key(container))?.is_some() && !planted::has(Bug::FencesIgnored),
+            };
+            last = Some((container, is_fenced));
+            if is_fenced && !rows.name(self.tables, &block)? {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::{Namespace, commit_request};
+    use crate::ops::{CommitKey, FreezeBucket, HoldBucket};
+    use proto::om::{Bucket, BucketPlace, FreezeBucketCommand, HoldBucketRequest};
+
+    fn fence(group: u64, containers: Vec<u64>, complete_to: u64) -> FenceContainersRequest {
+        FenceContainersRequest { group, containers, complete_to, history: 0 }
+    }
+
+    #[test]
+    fn of_a_fenced_container_only_what_is_named_is_taken() {
+        let mut namespace = Namespace::new();
+        namespace.commit("a", 1).unwrap();
+        namespace.commit("b", 2).unwrap();
+        let fenced = namespace.run::<FenceContainers>(fence(ROOT, vec![1, 3], 0)).unwrap();
+        assert_eq!((fenced.number, fenced.history), (1, 0));
+        // With other attributes, or by another key: it is there.
+        namespace.commit("a", 1).unwrap();
+        namespace.commit("c", 1).unwrap();
+        namespace.commit("b", 2).unwrap();
+        namespace.check_refused::<CommitKey>(commit_request("d", 3), Code::GivenUp);
+        assert_eq!(namespace.deleted_containers(), [3], "what the refused one brought is to go");
+        namespace.commit("a", 4).unwrap();
+        namespace.commit("c", 5).unwrap();
+        namespace.check_refused::<CommitKey>(commit_request("a", 1), Code::GivenUp);
+        let again = namespace.run::<FenceContainers>(fence(ROOT, vec![1, 3], 0)).unwrap();
+        assert_eq!(again.number, 1, "there is nothing new");
+        assert_eq!(namespace.run::<FenceContainers>(fence(ROOT, vec![7], 0)).unwrap().number, 2);
+    }
+
+    #[test]
+    fn a_group_that_lacks_fences_takes_no_bucket() {
+        let mut group = Namespace::empty();
+        let bucket = Some(Bucket { volume: "s3v".into(), name: "photos".into(), created_ms: 1 });
+        let place = Some(BucketPlace { group: 5, number: 7, epoch: 0 });
+        let hold = |fences| HoldBucketRequest { place, bucket: bucket.clone(), fences };
+        group.check_refused::<HoldBucket>(hold(3), Code::NotYet);
+        group.run::<FenceContainers>(fence(5, vec![1], 0)).unwrap();
+        group.check_refused::<HoldBucket>(hold(3), Code::NotYet);
+        assert_eq!(group.run::<FenceContainers>(fence(5, vec![2], 3)).unwrap().number, 3);
+        group.run::<HoldBucket>(hold(3)).unwrap();
+        assert_eq!(group.run::<FenceContainers>(fence(5, vec![], 2)).unwrap().number, 3, "a late word");
+        group.check_refused::<HoldBucket>(hold(4), Code::NotYet);
+        let of_before = FenceContainersRequest { history: 9, ..fence(5, vec![], 4) };
+        group.check_refused::<FenceContainers>(of_before, Code::NotHere);
+        let many = fence(5, (0..=FENCED_AT_ONCE as u64).collect(), 0);
+        group.check_refused::<FenceContainers>(many, Code::TooLarge);
+        let freeze = FreezeBucketCommand { number: 7, attempt: 1, run: 1 };
+        group.check_refused::<FreezeBucket>(freeze, Code::NotHere);
+    }
+}

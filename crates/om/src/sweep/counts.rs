@@ -1,0 +1,246 @@
+//! How far the sweep is, and what it has found, for operators and Prometheus.
+
+use crate::tables::{Read, fenced_key};
+use metrics::{Counter, Exposition, Metric};
+use proto::om::{GetSweepResponse, LostKey, SweptContainer};
+use statedb::Db;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use tokio::sync::Notify;
+
+const SWEPT: Metric = Metric {
+    name: "flotilla_om_swept_containers_total",
+    help: "Containers that were compared with what all groups of names know of them.",
+};
+const ORPHANS: Metric = Metric {
+    name: "flotilla_om_orphan_blocks_total",
+    help: "Blocks that no group of names had ever heard of, and that are to go since.",
+};
+const ORPHAN_BYTES: Metric =
+    Metric { name: "flotilla_om_orphan_bytes_total", help: "Bytes of such blocks, of one replica." };
+const FAILED: Metric = Metric {
+    name: "flotilla_om_sweep_failed_total",
+    help: "Times that the sweep could not go on: SCM, a datanode or a group did not answer, or a bucket moved.",
+};
+const LOST: Metric = Metric {
+    name: "flotilla_om_lost_names",
+    help: "Keys and parts that name a block which no replica has, as the root's leader has found; of the root.",
+};
+const WAITING: Metric = Metric {
+    name: "flotilla_om_sweep_waiting_containers",
+    help: "Containers that are fenced and wait to be swept; of the root.",
+};
+/// Names that are told of, one by one.
+const LOST_TOLD: usize = 1000;
+/// Of a failure: enough for people.
+const WHY_CHARS_MAX: usize = 300;
+/// Containers that operators may ask for at a time.
+const REQUESTED_MAX: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub(crate) struct SweepCounts {
+    pub(super) swept: Counter,
+    pub(super) orphans: Counter,
+    pub(super) orphan_bytes: Counter,
+    failed: Counter,
+    state: Mutex<State>,
+    pub(super) wanted: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The root is led from here.
+    is_leader: bool,
+    paused: String,
+    look: Look,
+    waiting: u64,
+    under_way: u64,
+    last_failure: String,
+    last_failure_ms: u64,
+    /// By container: how many names, and some of them.
+    lost: BTreeMap<u64, (u64, Vec<LostKey>)>,
+    requested: Requested,
+}
+
+/// What the last look at all containers has shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    pub(super) closed: u64,
+    pub(super) unswept: u64,
+    pub(super) swept: u64,
+    pub(super) oldest_swept_ms: u64,
+    pub(super) looked_ms: u64,
+}
+
+/// The containers that operators want to be swept now.
+#[derive(Debug, Default)]
+pub(super) struct Requested {
+    pub(super) all: bool,
+    pub(super) some: BTreeSet<u64>,
+}
+
+impl Requested {
+    pub(super) fn has(&self, container: u64) -> bool {
+        self.all || self.some.contains(&container)
+    }
+
+    pub(super) fn is_any(&self) -> bool {
+        self.all || !self.some.is_empty()
+    }
+}
+
+impl SweepCounts {
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.lock().expect("no holder panics"))
+    }
+
+    /// Another leader's knowledge is of no use.
+    pub(super) fn begin(&self) {
+        self.change(|state| {
+            let requested = std::mem::take(&mut state.requested);
+            *state = State { is_leader: true, requested, ..State::default() };
+        });
+    }
+
+    pub(super) fn end(&self) {
+        self.change(|state| *state = State::default());
+    }
+
+    pub(super) fn pause(&self, why: &str) {
+        self.change(|state| state.paused = why.to_owned());
+    }
+
+    pub(super) fn note_look(&self, look: Look) {
+        self.change(|state| state.look = look);
+    }
+
+    /// One of those that the look saw was swept for the first time.
+    pub(super) fn note_first(&self) {
+        self.change(|state| {
+            state.look.unswept = state.look.unswept.saturating_sub(1);
+            state.look.swept += 1;
+        });
+    }
+
+    pub(super) fn note_queue(&self, waiting: u64, under_way: u64) {
+        self.change(|state| (state.waiting, state.under_way) = (waiting, under_way));
+    }
+
+    pub(super) fn note_failure(&self, why: String, now_ms: u64) {
+        self.failed.count();
+        let why = why.chars().take(WHY_CHARS_MAX).collect();
+        self.change(|state| (state.last_failure, state.last_failure_ms) = (why, now_ms));
+    }
+
+    /// What is lost in a container, in place of what was known of it.
+    pub(super) fn note_lost(&self, container: u64, count: u64, some: Vec<LostKey>) {
+        self.change(|state| {
+            state.lost.remove(&container);
+            let told: usize = state.lost.values().map(|(_, some)| some.len()).sum();
+            let some: Vec<_> = some.into_iter().take(LOST_TOLD.saturating_sub(told)).collect();
+            if count > 0 {
+                state.lost.insert(container, (count, some));
+            }
+        });
+    }
+
+    /// Containers of which something is lost, as far as this leader knows.
+    pub(super) fn lost_containers(&self) -> Vec<u64> {
+        self.change(|state| state.lost.keys().copied().collect())
+    }
+
+    /// An operator wants a container, or 0: all, to be swept now.
+    pub(crate) fn request(&self, container: u64) {
+        self.change(|state| match container {
+            0 => state.requested.all = true,
+            _ if state.requested.some.len() < REQUESTED_MAX => {
+                state.requested.some.insert(container);
+            }
+            _ => {}
+        });
+        self.wanted.notify_one();
+    }
+
+    /// They could not be taken on.
+    pub(super) fn give_back(&self, requested: Requested) {
+        self.change(|state| {
+            state.requested.all |= requested.all;
+            state.requested.some.extend(requested.some);
+        });
+    }
+
+    pub(super) fn take_requested(&self) -> Requested {
+        self.change(|state| std::mem::take(&mut state.requested))
+    }
+
+    pub(super) fn is_requested(&self) -> bool {
+        self.change(|state| state.requested.is_any())
+    }
+
+    /// For operators. `tables` are the root's.
+    pub(crate) fn told(&self, tables: &Db, container: u64) -> anyhow::Result<GetSweepResponse> {
+        let row = if container == 0 { None } else { Read::get(tables, &fenced_key(container))? };
+        let swept: Option<SweptContainer> =
+            row.as_ref().map(|row| crate::tables::decode(b"m", row)).transpose()?;
+        Ok(self.change(|state| GetSweepResponse {
+            paused: state.paused.clone(),
+            closed: state.look.closed,
+            waiting: state.waiting,
+            unswept: state.look.unswept,
+            swept: state.look.swept,
+            oldest_swept_ms: state.look.oldest_swept_ms,
+            looked_ms: state.look.looked_ms,
+            under_way: state.under_way,
+            swept_since: self.swept.get(),
+            orphans: self.orphans.get(),
+            orphan_bytes: self.orphan_bytes.get(),
+            failed: self.failed.get(),
+            last_failure: state.last_failure.clone(),
+            last_failure_ms: state.last_failure_ms,
+            lost: state.lost.values().flat_map(|(_, some)| some.iter().cloned()).collect(),
+            lost_total: state.lost.values().map(|(count, _)| count).sum(),
+            is_fenced: row.is_some(),
+            container: swept.filter(|swept| swept.swept_ms != 0),
+        }))
+    }
+
+    pub(crate) fn expose(&self, exposition: &mut Exposition) {
+        exposition.counter(SWEPT, &[], self.swept.get());
+        exposition.counter(ORPHANS, &[], self.orphans.get());
+        exposition.counter(ORPHAN_BYTES, &[], self.orphan_bytes.get());
+        exposition.counter(FAILED, &[], self.failed.get());
+        let led = self.change(|state| {
+            let lost = state.lost.values().map(|(count, _)| count).sum::<u64>();
+            state.is_leader.then_some((lost, state.waiting))
+        });
+        if let Some((lost, waiting)) = led {
+            exposition.gauge(LOST, &[], lost);
+            exposition.gauge(WAITING, &[], waiting);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_is_told_of_as_it_was_found_last_and_within_bounds() {
+        let counts = SweepCounts::default();
+        counts.begin();
+        let some = |count| vec![LostKey::default(); count];
+        counts.note_lost(1, 5000, some(900));
+        counts.note_lost(2, 300, some(300));
+        let told = |counts: &SweepCounts| {
+            counts.change(|state| {
+                let told: usize = state.lost.values().map(|(_, some)| some.len()).sum();
+                (told, state.lost.values().map(|(count, _)| count).sum::<u64>())
+            })
+        };
+        assert_eq!((told(&counts), counts.lost_containers()), ((1000, 5300), vec![1, 2]));
+        counts.note_lost(1, 0, vec![]);
+        assert_eq!(told(&counts), (100, 300));
+        counts.end();
+        assert_eq!(told(&counts), (0, 0), "another leader looks for itself");
+    }
+}

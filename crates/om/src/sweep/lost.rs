@@ -1,0 +1,228 @@
+//! Names without a block. Nothing is lost before all that may have it have said that they have not, and it is named still
+//! after that; what is lost is told of, by name, and never "repaired".
+
+use super::container::Missing;
+use super::outside::Word;
+use super::worker::Worker;
+use crate::blocks::BlockKey;
+use bytes::Bytes;
+use proto::om::{
+    ContainerKey, ListContainerKeysRequest, ListContainerKeysResponse, ListNamedContainersRequest, LostKey,
+};
+use proto::scm::ContainerState;
+use proto::{Code, Failure};
+use std::collections::BTreeSet;
+use tracing::error;
+
+/// Names of one container that are told of.
+const TOLD_MAX: usize = 1000;
+/// Containers that names are of and that there are not, of one look.
+const UNKNOWN_MAX: usize = 1000;
+
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    /// Names; of very many at least so many.
+    pub(super) count: u64,
+    pub(super) some: Vec<LostKey>,
+}
+
+impl Lost {
+    fn add(&mut self, group: u64, key: ContainerKey, why: &str, found_ms: u64) {
+        self.count += 1;
+        if self.some.len() < TOLD_MAX {
+            self.some.push(LostKey { key: Some(key), group, why: why.to_owned(), found_ms });
+        }
+    }
+
+    fn report(&self, container: u64) {
+        if let Some(LostKey { key: Some(first), why, .. }) = self.some.first() {
+            let (bucket, key) = (&first.bucket_name, first.key.escape_ascii().to_string());
+            error!(container, names = self.count, bucket, key, why, "names have blocks that no replica has");
+        }
+    }
+}
+
+fn unsure(container: u64) -> Failure {
+    let why = format!(
+        "container {container} lacks blocks that are named, and not all nodes say what they have of it"
+    );
+    Failure::new(Code::Unavailable, why)
+}
+
+impl Worker {
+    /// Of blocks that one replica lacks, what no other has and somebody names.
+    pub(super) async fn lost_blocks(
+        &self,
+        container: u64,
+        missing: Missing,
+        groups: &BTreeSet<u64>,
+    ) -> Result<Lost, Failure> {
+        let mut lost = Lost::default();
+        if missing.blocks.is_empty() {
+            return Ok(lost);
+        }
+        let holders = self.holders(container).await?.ok_or_else(|| unsure(container))?;
+        for block in missing.blocks.iter().map(|rest| BlockKey::in_container(container, rest)) {
+            if self.is_nowhere(&holders, block).await {
+                let why = "none of the container's replicas has the block";
+                for group in groups {
+                    self.names(*group, container, Some(block), why, &mut lost).await?;
+                }
+            }
+        }
+        lost.report(container);
+        Ok(lost)
+    }
+
+    /// All that is named of a container without a replica that can be listed: lost, if nobody has one of any kind.
+    pub(super) async fn lost_with_container(
+        &self,
+        container: u64,
+        groups: &BTreeSet<u64>,
+    ) -> Result<Lost, Failure> {
+        match self.holders(container).await? {
+            Some(holders) if holders.is_empty() => {
+                self.all_names(container, groups, "no node has a replica of the container").await
+            }
+            _ => Err(unsure(container)),
+        }
+    }
+
+    async fn all_names(&self, container: u64, groups: &BTreeSet<u64>, why: &str) -> Result<Lost, Failure> {
+        let mut lost = Lost::default();
+        for group in groups {
+            self.names(*group, container, None, why, &mut lost).await?;
+        }
+        lost.report(container);
+        Ok(lost)
+    }
+
+    /// The nodes that have a replica; `None`: some may have one that cannot be asked.
+    async fn holders(&self, container: u64) -> Result<Option<Vec<String>>, Failure> {
+        let Some(nodes) = self.sweep.all_nodes().await? else { return Ok(None) };
+        let mut holders = Vec::new();
+        for address in nodes {
+            match self.sweep.has_container(&address, container).await {
+                Word::Has => holders.push(address),
+                Word::HasNot => {}
+                Word::Unsure => return Ok(None),
+            }
+        }
+        Ok(Some(holders))
+    }
+
+    async fn is_nowhere(&self, holders: &[String], block: BlockKey) -> bool {
+        for address in holders {
+            if self.sweep.has_block(address, block).await != Word::HasNot {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The rows of a group that name a block, or any of the container's.
+    async fn names(
+        &self,
+        group: u64,
+        container: u64,
+        block: Option<BlockKey>,
+        why: &str,
+        lost: &mut Lost,
+    ) -> Result<(), Failure> {
+        let after = block.map(|block| Bytes::from(block.named_prefix())).unwrap_or_default();
+        let mut request = ListContainerKeysRequest { group, container, after, limit: 0 };
+        let now_ms = self.sweep.clock.now_ms();
+        loop {
+            let page = self.keys(request.clone()).await?;
+            for key in page.keys {
+                if block.is_some_and(|block| key.block.as_ref() != Some(&block.to_proto())) {
+                    return Ok(());
+                }
+                // What comes, or has left, is where its bucket is.
+                if !key.bucket_name.is_empty() {
+                    lost.add(group, key, why, now_ms);
+                }
+            }
+            if !page.truncated {
+                return Ok(());
+            }
+            request.after = page.next_after;
+        }
+    }
+
+    async fn keys(&self, request: ListContainerKeysRequest) -> Result<ListContainerKeysResponse, Failure> {
+        let keys = self.sweep.others.ask(request.group, request, |mut om, request| async move {
+            om.list_container_keys(request).await
+        });
+        keys.await
+    }
+
+    /// Names of blocks in containers that SCM has deleted or does not know.
+    pub(super) async fn find_unknown(&self) -> Result<(), Failure> {
+        let groups = self.groups().await?;
+        let mut named = BTreeSet::new();
+        for group in &groups {
+            self.named_containers(*group, &mut named).await?;
+        }
+        // After that: what is named was there before.
+        self.leave_unknown(&mut named).await?;
+        let before = self.sweep.counts.lost_containers();
+        let mut unknown = BTreeSet::new();
+        for container in named.into_iter().take(UNKNOWN_MAX) {
+            let why = match self.sweep.container(container).await?.map(|info| info.state()) {
+                None => "SCM does not know the container",
+                Some(ContainerState::ContainerDeleted) => {
+                    "SCM has deleted the container: nothing was left in it"
+                }
+                Some(_) => continue,
+            };
+            let lost = self.all_names(container, &groups, why).await?;
+            self.sweep.counts.note_lost(container, lost.count, lost.some);
+            unknown.insert(container);
+        }
+        // Of others, the sweep of each says what is lost.
+        for container in before.into_iter().filter(|container| !unknown.contains(container)) {
+            if self
+                .sweep
+                .container(container)
+                .await?
+                .is_none_or(|info| info.state() != ContainerState::ContainerClosed)
+            {
+                self.sweep.counts.note_lost(container, 0, Vec::new());
+            }
+        }
+        Ok(())
+    }
+
+    async fn named_containers(&self, group: u64, named: &mut BTreeSet<u64>) -> Result<(), Failure> {
+        let mut request = ListNamedContainersRequest { group, after: 0 };
+        loop {
+            let page = self.sweep.others.ask(group, request, |mut om, request| async move {
+                om.list_named_containers(request).await
+            });
+            let page = page.await?;
+            let last = page.containers.last().copied();
+            named.extend(page.containers);
+            match last.filter(|_| page.truncated) {
+                Some(last) => request.after = last,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Leaves those of which SCM does not say that they are there.
+    async fn leave_unknown(&self, named: &mut BTreeSet<u64>) -> Result<(), Failure> {
+        let mut after = 0;
+        loop {
+            let (containers, more) = self.sweep.containers(after, None).await?;
+            let there = containers.iter().filter(|info| info.state() != ContainerState::ContainerDeleted);
+            there.for_each(|info| {
+                named.remove(&info.container);
+            });
+            match containers.last().filter(|_| more) {
+                Some(last) => after = last.container,
+                None => return Ok(()),
+            }
+        }
+    }
+}

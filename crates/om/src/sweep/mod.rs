@@ -1,0 +1,79 @@
+//! Blocks that no group of names has ever heard of come back, and names whose block no replica has are told of: the leader
+//! of the root compares each closed container with what all groups know of it (docs/space.md, docs/adr/0018).
+//!
+//! ```text
+//! closed ──sweep_after──► fenced: the root, then every group    ──reclaim_after──►   a replica's blocks, a part at a time
+//!                         takes no block any more that it                            ▼
+//!                         does not name                          the root counts moves ─► every group: known? ─► none knows it
+//!                                                                        └──── the same count? ────► unused, in the root's `e`
+//! ```
+//!
+//! What a group names of a fenced container only ever becomes less, so what no group knows, none ever will. A new group
+//! has no bucket before it has all fences ([`crate::ops::FenceContainers`]).
+
+mod compare;
+mod container;
+mod counts;
+mod fences;
+mod lost;
+#[cfg(test)]
+mod model;
+mod outside;
+mod queue;
+#[cfg(test)]
+pub(crate) mod testing;
+mod worker;
+
+pub(crate) use counts::SweepCounts;
+pub(crate) use fences::bring_all;
+
+use crate::link::Link;
+use crate::others::Others;
+use crate::replicas::Replicas;
+use crate::tables::ROOT;
+use disk::DataDirectory;
+use raft::AddressBook;
+use rpc::Channels;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+use types::{Clock, GroupId};
+use worker::Worker;
+
+/// The time after which a new leader begins.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the root's leader needs to sweep.
+#[derive(Clone)]
+pub(crate) struct Sweep {
+    pub(crate) replicas: Arc<Replicas>,
+    pub(crate) others: Others,
+    pub(crate) scm: Arc<Link>,
+    /// The ways to datanodes.
+    pub(crate) nodes: Channels,
+    pub(crate) disk: Arc<dyn DataDirectory>,
+    pub(crate) addresses: AddressBook,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) counts: Arc<SweepCounts>,
+    pub(crate) times: Times,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// A container is swept once it has been closed for so long,
+    pub(crate) after: Duration,
+    /// and again after that.
+    pub(crate) every: Duration,
+    /// A fence is so old before anything is decided by it: a group that is reset to before it has lost more than that.
+    pub(crate) behind_fence: Duration,
+}
+
+/// Sweeps wherever the root is led from here.
+pub(crate) async fn go_on_always(sweep: Sweep) {
+    loop {
+        if let Ok(root) = sweep.replicas.serving(GroupId::om(ROOT), &sweep.addresses) {
+            Worker::new(sweep.clone(), root).run().await;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}

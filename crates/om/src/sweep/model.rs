@@ -1,0 +1,553 @@
+//! Sweeps beside writers, deletions, a bucket that moves between two groups, groups that are reset, and leaders that change:
+//! a block that is named is never given up, and in the end all others are.
+
+use super::compare::{Known, Listed, compare};
+use super::fences::container_in;
+use crate::blocks::{self, BlockKey, NamingRows, UNUSED_PREFIX};
+use crate::moves::Parts;
+use crate::ops::testing::{Namespace, commit_request};
+use crate::ops::*;
+use crate::queries::known_blocks;
+use crate::tables::{
+    BucketNumber, FENCED_PREFIX, Read, SENDING_PREFIX, fences, key_key, left_since, record_key, skip_runs,
+};
+use bytes::Bytes;
+use planted::Bug;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use proto::Code;
+use proto::datanode::BlockName;
+use proto::om::receive_rows_response::Outcome;
+use proto::om::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+const CONTAINERS: u64 = 2;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A block comes to a replica, and nobody knows of it yet.
+    Write(u64),
+    /// Whoever has written a block names it.
+    Commit {
+        key: u8,
+        block: prop::sample::Index,
+    },
+    Delete(u8),
+    /// The next step of the sweep.
+    Sweep(u64),
+    /// The next step of the chain: what has waited is sorted, or given up.
+    Reclaim,
+    /// The next step of a move of the bucket.
+    Move,
+    /// A whole move.
+    MoveOver,
+    /// What is left of it where it was goes.
+    Left,
+    /// The time of --reclaim-after passes.
+    Pass,
+    /// Another leader of the root: it begins anew.
+    NewLeader,
+    /// The bucket's group is reset to what it was some time ago, but not longer ago than that time.
+    Reset,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (1..=CONTAINERS).prop_map(Step::Write),
+        7 => (0u8..3, any::<prop::sample::Index>()).prop_map(|(key, block)| Step::Commit { key, block }),
+        2 => (0u8..3).prop_map(Step::Delete),
+        14 => (1..=CONTAINERS).prop_map(Step::Sweep),
+        5 => Just(Step::Reclaim),
+        4 => Just(Step::Move),
+        4 => Just(Step::MoveOver),
+        3 => Just(Step::Left),
+        4 => Just(Step::Pass),
+        1 => Just(Step::NewLeader),
+        1 => Just(Step::Reset),
+    ];
+    prop::collection::vec(step, 40..120)
+}
+
+/// How far the sweep of a container is.
+enum Sweep {
+    /// These groups are yet to fence it.
+    Fencing {
+        container: u64,
+        left: Vec<usize>,
+    },
+    /// All have; the time is yet to pass.
+    Waiting {
+        container: u64,
+    },
+    Asking {
+        container: u64,
+        listed: Listed,
+        moves: u64,
+        known: Known,
+        left: Vec<usize>,
+    },
+}
+
+/// How far the move is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moving {
+    Begun(BucketMove),
+    Sent(BucketMove),
+    Settled(BucketMove),
+    LetGo(BucketMove),
+    Held(BucketMove),
+}
+
+type Records = Vec<(Vec<u8>, Vec<u8>)>;
+
+struct World {
+    /// The root, and two others.
+    groups: [Namespace; 3],
+    number: u64,
+    home: usize,
+    epoch: u64,
+    moving: Option<Moving>,
+    sweep: Option<Sweep>,
+    written: u64,
+    /// Blocks whose writers are yet to name them, and those that replicas have.
+    held: Vec<BlockPiece>,
+    there: BTreeSet<BlockKey>,
+    /// Tables as they were when the time passed last: no reset goes further back.
+    before: [Records; 3],
+    /// What was filed by then.
+    waited: [Bytes; 3],
+    given_up: usize,
+}
+
+impl World {
+    fn new() -> World {
+        let mut groups = [0, 1 << 32, 1 << 33].map(Namespace::empty_from);
+        let (volume, bucket) = place();
+        let create = CreateBucketRequest { volume, bucket, group: Some(1) };
+        let made = groups[0].run::<CreateBucket>(create).unwrap();
+        let place_made = made.place.unwrap();
+        let number = place_made.number;
+        let hold = HoldBucketRequest { place: Some(place_made), bucket: made.bucket, fences: 0 };
+        groups[1].run::<HoldBucket>(hold).unwrap();
+        let (volume, bucket) = place();
+        let settle = SettleBucketCommand { volume, bucket, number, ..SettleBucketCommand::default() };
+        groups[0].run_as::<SettleBucket>(settle_id(number, 0).0, settle).unwrap();
+        let mut world = World {
+            groups,
+            number,
+            home: 1,
+            epoch: 0,
+            moving: None,
+            sweep: None,
+            written: 0,
+            held: Vec::new(),
+            there: BTreeSet::new(),
+            before: Default::default(),
+            waited: Default::default(),
+            given_up: 0,
+        };
+        world.pass();
+        world
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Write(container) => self.write(*container),
+            Step::Commit { key, block } => self.commit(*key, block),
+            Step::Delete(key) => {
+                let (volume, bucket) = place();
+                let keys = vec![name(*key)];
+                let delete = DeleteKeysRequest { volume, bucket, keys, precondition: None };
+                let _ = self.at_home().run::<DeleteKeys>(delete);
+            }
+            Step::Sweep(container) => self.sweep(*container),
+            Step::Reclaim => self.reclaim(),
+            Step::Move => self.go_on_moving(),
+            Step::MoveOver => {
+                (0..6).for_each(|_| self.go_on_moving());
+                self.delete_left();
+            }
+            Step::Left => self.delete_left(),
+            Step::Pass => self.pass(),
+            Step::NewLeader => self.sweep = None,
+            Step::Reset => self.reset(),
+        }
+        self.check_named()
+    }
+
+    fn at_home(&mut self) -> &mut Namespace {
+        let place = BucketPlace { group: self.home as u64, number: self.number, epoch: self.epoch };
+        let home = &mut self.groups[self.home];
+        home.place = Some(place);
+        home
+    }
+
+    fn write(&mut self, container: u64) {
+        self.written += 1;
+        let local = self.written;
+        let name = BlockName { container, local, nonce: proto::uuid_bytes(local.into()) };
+        let piece = BlockPiece { block: Some(name), offset: 0, length: 10, commit_index: 9, crc: 0 };
+        self.there.insert(BlockKey::of(&piece).unwrap());
+        self.held.push(piece);
+    }
+
+    /// Writers name what they wrote once, some of them late: it may be given up by then.
+    fn commit(&mut self, key: u8, block: &prop::sample::Index) {
+        if self.held.is_empty() {
+            return;
+        }
+        let nth = block.index(self.held.len());
+        let mut request = commit_request(std::str::from_utf8(&name(key)).unwrap(), 1);
+        request.key.as_mut().unwrap().pieces = vec![self.held[nth].clone()];
+        match self.at_home().run::<CommitKey>(request) {
+            Ok(_) => drop(self.held.swap_remove(nth)),
+            Err(failure) => {
+                let is_right = matches!(failure.code, Code::GivenUp | Code::NotYet | Code::NotHere);
+                assert!(is_right, "{failure}");
+            }
+        }
+    }
+
+    fn sweep(&mut self, container: u64) {
+        self.sweep = match self.sweep.take() {
+            None => {
+                self.fence(0, vec![container], 0);
+                Some(Sweep::Fencing { container, left: vec![1, 2] })
+            }
+            Some(Sweep::Fencing { container, mut left }) => {
+                let group = left.pop().expect("some are left");
+                self.bring(group);
+                match left.is_empty() {
+                    true => Some(Sweep::Waiting { container }),
+                    false => Some(Sweep::Fencing { container, left }),
+                }
+            }
+            waiting @ Some(Sweep::Waiting { .. }) => waiting,
+            Some(Sweep::Asking { container, listed, moves, known, left }) => {
+                self.ask(container, listed, moves, known, left)
+            }
+        };
+    }
+
+    /// The next group is asked; after the last one what nobody knows is filed.
+    fn ask(
+        &mut self,
+        container: u64,
+        listed: Listed,
+        moves: u64,
+        mut known: Known,
+        mut left: Vec<usize>,
+    ) -> Option<Sweep> {
+        if let Some(group) = left.pop() {
+            let request = ListKnownBlocksRequest { container, ..ListKnownBlocksRequest::default() };
+            let told = known_blocks(&self.groups[group].db, &request).unwrap();
+            if !told.is_fenced {
+                return None;
+            }
+            known.take(&told.named, &told.unused);
+            return Some(Sweep::Asking { container, listed, moves, known, left });
+        }
+        let orphans = compare(&listed, &known).orphans;
+        let blocks: Vec<u8> = orphans.iter().flat_map(|(block, _)| *block).collect();
+        let lengths = orphans.iter().map(|(_, length)| *length).collect();
+        let file = FileOrphansCommand { container, blocks: blocks.into(), lengths, moves };
+        match self.groups[0].run::<FileOrphans>(file) {
+            Ok(_) => {}
+            Err(failure) => assert_eq!(failure.code, Code::NotYet, "{failure}"),
+        }
+        None
+    }
+
+    fn fence(&mut self, group: usize, containers: Vec<u64>, complete_to: u64) -> FenceContainersResponse {
+        let history = crate::tables::runs_before(&self.groups[group].db).unwrap();
+        let fence = FenceContainersRequest { group: group as u64, containers, complete_to, history };
+        self.groups[group].run::<FenceContainers>(fence).unwrap()
+    }
+
+    fn bring(&mut self, group: usize) -> u64 {
+        let number = fences(&self.groups[0].db).unwrap().number;
+        let rows = self.groups[0].records(FENCED_PREFIX);
+        let containers = rows.iter().map(|(key, _)| container_in(key).unwrap()).collect();
+        self.fence(group, containers, number);
+        number
+    }
+
+    /// Fences and what was filed are old enough from here on.
+    fn pass(&mut self) {
+        for group in 0..3 {
+            self.before[group] = self.groups[group].records(b"");
+            let last = self.groups[group].records(b"d").last().map(|(key, _)| key.clone());
+            self.waited[group] = last.unwrap_or_default().into();
+        }
+        if let Some(Sweep::Waiting { container }) = self.sweep {
+            let blocks = self.there.iter().filter(|block| block.container() == container);
+            let blocks = blocks.map(|block| (block.rest().try_into().unwrap(), 10)).collect();
+            let listed = Listed { blocks, is_last: true };
+            let moves = fences(&self.groups[0].db).unwrap().moves;
+            let left = vec![0, 1, 2];
+            self.sweep = Some(Sweep::Asking { container, listed, moves, known: Known::default(), left });
+        }
+    }
+
+    fn reclaim(&mut self) {
+        for group in 0..3 {
+            if !self.waited[group].is_empty() {
+                let last = self.waited[group].clone();
+                let sort = SortDeletedCommand { after: Bytes::new(), last, pieces_max: 100 };
+                self.groups[group].run::<SortDeleted>(sort).unwrap();
+            }
+            self.give_up(group);
+        }
+    }
+
+    /// What a group has unused, and does not name itself, goes from the replicas.
+    fn give_up(&mut self, group: usize) {
+        for (key, _) in self.groups[group].records(UNUSED_PREFIX) {
+            let block = BlockKey::in_key(&key).unwrap();
+            let overlay = crate::overlay::Overlay::new(&self.groups[group].db);
+            if NamingRows::default().name(&overlay, &block).unwrap() {
+                continue;
+            }
+            self.given_up += usize::from(self.there.remove(&block));
+            let gone = Bytes::copy_from_slice(block.rest());
+            let forget = ForgetBlocksCommand { container: block.container(), gone, named: Bytes::new() };
+            self.groups[group].run::<ForgetBlocks>(forget).unwrap();
+        }
+    }
+
+    fn go_on_moving(&mut self) {
+        self.moving = match self.moving {
+            None => {
+                let (volume, bucket) = place();
+                let to = 3 - self.home as u64;
+                let moved =
+                    self.groups[0].run::<MoveBucket>(MoveBucketRequest { volume, bucket, to }).unwrap();
+                let moved = moved.moved.unwrap();
+                let send = SendBucketRequest { moved: Some(moved) };
+                assert!(self.groups[self.home].run::<SendBucket>(send).unwrap().is_sent);
+                Some(Moving::Begun(moved))
+            }
+            Some(Moving::Begun(moved))
+                if left_since(&self.groups[moved.to as usize].db, self.bucket()).unwrap().is_some() =>
+            {
+                Some(Moving::Begun(moved))
+            }
+            Some(Moving::Begun(moved)) => {
+                self.send(moved);
+                Some(Moving::Sent(moved))
+            }
+            Some(Moving::Sent(moved)) => {
+                let (volume, bucket) = place();
+                let BucketMove { number, attempt, .. } = moved;
+                let settle =
+                    SettleMoveRequest { volume, bucket, number, attempt, is_done: true, why: String::new() };
+                assert!(self.groups[0].run::<SettleMove>(settle).unwrap().is_done);
+                Some(Moving::Settled(moved))
+            }
+            Some(Moving::Settled(moved)) => {
+                let end = EndMoveRequest { moved: Some(moved), is_done: true, fences: 0 };
+                self.groups[moved.from as usize].run::<EndSending>(end).unwrap();
+                Some(Moving::LetGo(moved))
+            }
+            Some(Moving::LetGo(moved)) => {
+                let fences = fences(&self.groups[0].db).unwrap().number;
+                let end = EndMoveRequest { moved: Some(moved), is_done: true, fences };
+                let to = moved.to as usize;
+                if let Err(failure) = self.groups[to].run::<EndReceiving>(end) {
+                    assert_eq!(failure.code, Code::NotYet, "{failure}");
+                    self.bring(to);
+                    assert!(!self.groups[to].run::<EndReceiving>(end).unwrap().is_lost);
+                }
+                (self.home, self.epoch) = (to, moved.attempt);
+                Some(Moving::Held(moved))
+            }
+            Some(Moving::Held(BucketMove { number, attempt, .. })) => {
+                let (volume, bucket) = place();
+                let ended = MoveEndedCommand { volume, bucket, number, attempt };
+                self.groups[0].run::<MoveEnded>(ended).unwrap();
+                None
+            }
+        };
+    }
+
+    fn bucket(&self) -> BucketNumber {
+        BucketNumber(self.number)
+    }
+
+    fn send(&mut self, moved: BucketMove) {
+        let (number, attempt, bucket) = (moved.number, moved.attempt, self.bucket());
+        let home = &mut self.groups[moved.from as usize];
+        let tap = home.taps.open(bucket);
+        let run = home.run::<BeginRun>(BeginRunCommand { number, attempt }).unwrap().run;
+        home.run::<FreezeBucket>(FreezeBucketCommand { number, attempt, run }).unwrap();
+        let mut parts = Parts::new(bucket, tap);
+        for seq in 1.. {
+            let part = parts.next(&self.groups[moved.from as usize].db).unwrap();
+            let record = self.groups[moved.from as usize].db.message(&record_key(bucket)).unwrap();
+            let record = record.filter(|_| part.is_rest);
+            let (rows, requests) = (part.rows, part.requests);
+            let rows = ReceiveRowsRequest { moved: Some(moved), run, seq, rows, requests, record };
+            let taken = self.groups[moved.to as usize].run::<ReceiveRows>(rows).unwrap();
+            assert_eq!(taken.outcome(), Outcome::Taken);
+            if part.is_rest {
+                return;
+            }
+        }
+    }
+
+    fn delete_left(&mut self) {
+        for group in &mut self.groups {
+            let Some(since) = left_since(&group.db, BucketNumber(self.number)).unwrap() else { continue };
+            let sweep = SweepRowsCommand { number: self.number, since, after: Bytes::new() };
+            assert!(group.run::<SweepRows>(sweep).unwrap().is_done);
+        }
+    }
+
+    /// What a reset does to a move is no matter of this.
+    fn reset(&mut self) {
+        let is_of_then = self.before[self.home].iter().any(|(key, _)| *key == record_key(self.bucket()));
+        let is_at_rest =
+            |records: &Records| records.iter().all(|(key, _)| !matches!(key[0], b'i' | b'v' | b'y'));
+        if self.moving.is_some() || !is_of_then || !is_at_rest(&self.before[self.home]) {
+            return;
+        }
+        let epoch_then = self.before[self.home].iter().find(|(key, _)| *key == record_key(self.bucket()));
+        let record: BucketRecord = crate::tables::decode(b"c", &epoch_then.unwrap().1).unwrap();
+        if record.epoch != self.epoch {
+            return;
+        }
+        let home = &mut self.groups[self.home];
+        home.set_records(&self.before[self.home]);
+        let sending = home.records(SENDING_PREFIX).into_iter().map(Ok);
+        let skipped = skip_runs(&home.db, sending).unwrap();
+        home.put_records(skipped);
+    }
+
+    /// The blocks that the bucket's keys name, where it is.
+    fn named(&self) -> BTreeMap<BlockKey, Vec<u8>> {
+        // Between two groups nobody answers for it, and then the other one does.
+        let at = match self.moving {
+            Some(Moving::Settled(moved) | Moving::LetGo(moved)) => moved.to as usize,
+            _ => self.home,
+        };
+        let rows = self.groups[at].records(&key_key(self.bucket(), b"")).into_iter();
+        let named = rows.flat_map(|(row, value)| {
+            let pieces = blocks::pieces_of(&row, &value).unwrap();
+            pieces.iter().map(|piece| (BlockKey::of(piece).unwrap(), row.clone())).collect::<Vec<_>>()
+        });
+        named.collect()
+    }
+
+    fn check_named(&self) -> Result<(), String> {
+        match self.named().into_iter().find(|(block, _)| !self.there.contains(block)) {
+            Some((block, row)) => Err(format!("{} names {block:?}, which was given up", row.escape_ascii())),
+            None => Ok(()),
+        }
+    }
+
+    /// All that nobody names goes.
+    fn end(&mut self) -> Result<(), String> {
+        self.sweep = None;
+        while self.moving.is_some() {
+            self.delete_left();
+            self.go_on_moving();
+        }
+        self.delete_left();
+        for _ in 0..2 {
+            self.pass();
+            self.reclaim();
+        }
+        for container in 1..=CONTAINERS {
+            self.sweep(container);
+            while self.sweep.is_some() {
+                self.pass();
+                self.sweep(container);
+            }
+        }
+        self.reclaim();
+        self.check_named()?;
+        let named: BTreeSet<BlockKey> = self.named().into_keys().collect();
+        match self.there == named {
+            true => Ok(()),
+            false => Err(format!("{named:?} are named, and there are {:?}", self.there)),
+        }
+    }
+}
+
+fn name(key: u8) -> Bytes {
+    Bytes::copy_from_slice(&[b'a' + key])
+}
+
+fn place() -> (String, String) {
+    ("s3v".to_owned(), "photos".to_owned())
+}
+
+fn run(steps: &[Step]) -> Result<usize, String> {
+    let mut world = World::new();
+    steps.iter().try_for_each(|step| world.step(step))?;
+    world.end()?;
+    Ok(world.given_up)
+}
+
+/// Cases of which some shows each bug.
+const CASES: u32 = 40;
+
+#[test]
+fn what_is_named_stays_and_what_nobody_knows_goes() {
+    let mut runner = TestRunner::new(Config::with_cases(CASES));
+    let given_up = std::cell::Cell::new(0);
+    let checked = runner.run(&steps(), |steps| {
+        given_up.set(given_up.get() + run(&steps).map_err(TestCaseError::fail)?);
+        Ok(())
+    });
+    checked.unwrap_or_else(|error| panic!("{error}"));
+    assert!(given_up.get() > CASES as usize, "{} blocks show little", given_up.get());
+}
+
+/// The move that the second proof is about.
+#[test]
+fn a_bucket_that_goes_past_the_question_is_seen() {
+    let steps_of = |steps: &str| {
+        let index = any::<prop::sample::Index>().new_tree(&mut TestRunner::deterministic());
+        let block = index.unwrap().current();
+        let step = |letter| match letter {
+            'w' => Step::Write(1),
+            'c' => Step::Commit { key: 0, block },
+            's' => Step::Sweep(1),
+            'p' => Step::Pass,
+            'm' => Step::MoveOver,
+            'r' => Step::Reclaim,
+            other => panic!("no step {other}"),
+        };
+        steps.chars().map(step).collect::<Vec<_>>()
+    };
+    let steps = steps_of("wcssspsmsssr");
+    assert_eq!(run(&steps), Ok(0));
+    planted::plant(Some(Bug::MovesOverlooked));
+    let overlooked = run(&steps);
+    planted::plant(None);
+    assert!(overlooked.is_err_and(|why| why.contains("which was given up")));
+}
+
+fn check_found(bug: Bug) {
+    planted::plant(Some(bug));
+    let config = Config { failure_persistence: None, max_shrink_iters: 0, ..Config::with_cases(5 * CASES) };
+    // The same histories each time.
+    let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let found = TestRunner::new_with_rng(config, random)
+        .run(&steps(), |steps| run(&steps).map(drop).map_err(TestCaseError::fail));
+    planted::plant(None);
+    let why = found.expect_err("the bug is found").to_string();
+    assert!(why.contains("which was given up"), "{why}");
+}
+
+#[test]
+fn a_sweep_without_its_fence() {
+    check_found(Bug::FencesIgnored);
+}
+
+#[test]
+fn a_sweep_that_overlooks_a_move() {
+    check_found(Bug::MovesOverlooked);
+}

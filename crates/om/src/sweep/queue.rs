@@ -1,0 +1,145 @@
+//! Which containers are swept, and when. Clocks and pauses decide when to begin, and nothing else.
+
+use super::Times;
+use proto::om::SweptContainer;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Containers that are known not to be swept yet, or wait behind their fence, some thirty bytes each; others have their
+/// turn at a later look.
+const REMEMBERED_MAX: usize = 1_000_000;
+
+/// What this leader knows of containers that are closed.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// Those that were never swept, and since when this leader has seen them closed.
+    young: BTreeMap<u64, Instant>,
+    /// Those that all groups have fenced, and since when.
+    fenced: BTreeMap<u64, Instant>,
+    /// Those of which something was lost when they were swept last: this leader has looked itself.
+    looked_again: BTreeSet<u64>,
+    /// Those that could not be swept.
+    failed: BTreeSet<u64>,
+}
+
+impl Queue {
+    /// Whether a container that is closed is to be swept now: it is to be fenced then.
+    pub(super) fn is_due(
+        &mut self,
+        container: u64,
+        swept: Option<&SweptContainer>,
+        times: &Times,
+        now: (Instant, u64),
+    ) -> bool {
+        let (now, now_ms) = now;
+        if self.fenced.contains_key(&container) {
+            return false;
+        }
+        if self.failed.remove(&container) {
+            return true;
+        }
+        match swept.filter(|swept| swept.swept_ms != 0) {
+            Some(swept) => {
+                let age = Duration::from_millis(now_ms.saturating_sub(swept.swept_ms));
+                // What is lost only the leader that has found it can tell.
+                age >= times.every || swept.lost > 0 && self.looked_again.insert(container)
+            }
+            None => {
+                if !self.young.contains_key(&container) && self.young.len() >= REMEMBERED_MAX {
+                    return false;
+                }
+                *self.young.entry(container).or_insert(now) + times.after <= now
+            }
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.fenced.len() < REMEMBERED_MAX
+    }
+
+    /// All groups have fenced it.
+    pub(super) fn fence(&mut self, container: u64, now: Instant) {
+        self.fenced.insert(container, now);
+    }
+
+    /// One whose fence is old enough.
+    pub(super) fn next(&self, times: &Times, now: Instant) -> Option<u64> {
+        let is_old = |(_, since): &(&u64, &Instant)| **since + times.behind_fence <= now;
+        self.fenced.iter().find(is_old).map(|(container, _)| *container)
+    }
+
+    /// When the next one's fence will be.
+    pub(super) fn next_at(&self, times: &Times) -> Option<Instant> {
+        self.fenced.values().min().map(|since| *since + times.behind_fence)
+    }
+
+    /// It is swept. Whether for the first time.
+    pub(super) fn remove(&mut self, container: u64) -> bool {
+        self.fenced.remove(&container);
+        self.young.remove(&container).is_some()
+    }
+
+    /// It could not be swept: it is fenced anew at the next look, and waits again.
+    pub(super) fn again(&mut self, container: u64) {
+        self.fenced.remove(&container);
+        self.failed.insert(container);
+    }
+
+    /// Forgets what is not closed any more, of those up to the last one that SCM has told of.
+    pub(super) fn retain(&mut self, closed: &BTreeSet<u64>) {
+        self.young.retain(|container, _| closed.contains(container));
+        self.fenced.retain(|container, _| closed.contains(container));
+        self.looked_again.retain(|container| closed.contains(container));
+        self.failed.retain(|container| closed.contains(container));
+    }
+
+    pub(super) fn waiting(&self) -> u64 {
+        self.fenced.len() as u64
+    }
+
+    pub(super) fn is_waiting(&self, container: u64) -> bool {
+        self.fenced.contains_key(&container)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMES: Times = Times {
+        after: Duration::from_secs(3600),
+        every: Duration::from_secs(7 * 24 * 3600),
+        behind_fence: Duration::from_secs(600),
+    };
+
+    #[tokio::test]
+    async fn a_container_is_swept_some_time_after_it_was_closed_and_now_and_then() {
+        let (mut queue, begun) = (Queue::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        let at = |seconds: u32| begun + seconds * second;
+        let is_due = |queue: &mut Queue, at: Instant| queue.is_due(7, None, &TIMES, (at, 0));
+        assert!(!is_due(&mut queue, at(0)) && !is_due(&mut queue, at(3599)) && is_due(&mut queue, at(3600)));
+        queue.fence(7, at(3600));
+        assert!(!is_due(&mut queue, at(9999)), "it waits already");
+        assert_eq!((queue.next(&TIMES, at(4199)), queue.next(&TIMES, at(4200))), (None, Some(7)));
+        assert_eq!((queue.next_at(&TIMES), queue.waiting()), (Some(at(4200)), 1));
+        queue.again(7);
+        assert!(is_due(&mut queue, at(4200)), "it is fenced anew, and waits from there");
+        queue.fence(7, at(4200));
+        assert!(queue.remove(7) && !queue.remove(7), "it was swept for the first time");
+        assert_eq!(queue.next_at(&TIMES), None);
+
+        let swept = |swept_ms, lost| SweptContainer { swept_ms, lost, ..SweptContainer::default() };
+        let week = TIMES.every.as_millis() as u64;
+        let mut is_due =
+            |swept: &SweptContainer, now_ms| queue.is_due(7, Some(swept), &TIMES, (begun, now_ms));
+        assert!(!is_due(&swept(5, 0), week) && is_due(&swept(5, 0), week + 5));
+        assert!(is_due(&swept(5, 1), 6), "a new leader looks for itself");
+        assert!(!is_due(&swept(5, 1), 7), "once");
+        assert!(!is_due(&swept(0, 0), week), "it was fenced, and never swept");
+        queue.fence(8, begun);
+        queue.retain(&BTreeSet::from([9]));
+        assert_eq!((queue.waiting(), queue.is_waiting(8)), (0, false));
+    }
+}
