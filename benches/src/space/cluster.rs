@@ -24,7 +24,7 @@ impl SpaceCluster {
             disks_per_datanode: DISKS,
             pipelines_per_disk: 2,
             container_bytes_max,
-            om_args: format!("--reclaim-after {}s", reclaim_after.as_secs()),
+            om_args: format!("--reclaim-after {}s --any-reclaim-after", reclaim_after.as_secs()),
             ..ClusterOptions::default()
         };
         SpaceCluster { cluster: Cluster::start(&flotilla_binary(), &options) }

@@ -82,7 +82,7 @@ async fn run(plan: Plan) -> Found {
         disks_per_datanode: 1,
         pipelines_per_disk: 2,
         container_bytes_max: CONTAINER_BYTES_MAX,
-        om_args: "--reclaim-after 2s".to_owned(),
+        om_args: "--reclaim-after 2s --any-reclaim-after --sweep-after 5s --sweep-every 20s".to_owned(),
         scm_args: "--roll-dead-after 3s".to_owned(),
         ..ClusterOptions::default()
     };
