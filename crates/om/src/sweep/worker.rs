@@ -45,11 +45,13 @@ pub(super) struct Worker {
     looked: Option<Instant>,
     /// When names of containers that there are not were looked for.
     sought: Option<Instant>,
+    /// An operator wants that.
+    seeks: bool,
 }
 
 impl Worker {
     pub(super) fn new(sweep: Sweep, root: Arc<Replica>) -> Worker {
-        Worker { sweep, root, queue: Queue::default(), may: None, looked: None, sought: None }
+        Worker { sweep, root, queue: Queue::default(), may: None, looked: None, sought: None, seeks: false }
     }
 
     /// Until somebody else leads.
@@ -90,7 +92,6 @@ impl Worker {
                 self.sweep.counts.pause(why);
                 return Ok(self.look_every().min(PAUSED));
             }
-            self.sweep.counts.pause("");
             self.may = Some(Instant::now());
         }
         let requested = self.sweep.counts.is_requested();
@@ -102,9 +103,11 @@ impl Worker {
             }
             self.looked = Some(Instant::now());
         }
-        if is_over(self.sought, self.sweep.times.every) {
+        self.sweep.counts.pause(self.waits_for());
+        if self.is_to_seek() {
             self.find_unknown().await?;
             self.sought = Some(Instant::now());
+            self.seeks = false;
         }
         for _ in 0..SWEPT_AT_ONCE {
             let Some(container) = self.queue.next(&self.sweep.times, Instant::now()) else { break };
@@ -112,6 +115,18 @@ impl Worker {
             self.sweep_next(container).await;
         }
         Ok(self.pause())
+    }
+
+    /// What it waits for, for operators.
+    fn waits_for(&self) -> &'static str {
+        match self.sweep.times.every {
+            None if self.queue.is_idle() => "--sweep-every is off: flotilla admin sweep run",
+            _ => "",
+        }
+    }
+
+    fn is_to_seek(&self) -> bool {
+        self.seeks || self.sweep.times.every.is_some_and(|every| is_over(self.sought, every))
     }
 
     fn look_every(&self) -> Duration {
@@ -147,18 +162,17 @@ impl Worker {
     /// Finds the containers whose turn it is, and has all groups fence them.
     async fn look(&mut self, requested: &Requested) -> Result<(), Failure> {
         let closed = self.closed_containers().await?;
-        if requested.all {
-            self.sought = None;
-        }
+        // One that is not closed may be one that there is not.
+        self.seeks |= requested.all || !requested.some.is_subset(&closed);
         let swept = self.read(fenced).await?;
         let now = (Instant::now(), self.sweep.clock.now_ms());
         let times = self.sweep.times;
         self.queue.retain(&closed);
+        self.queue.want(requested, &closed);
         let mut due = Vec::new();
         for container in &closed {
-            let is_due = self.queue.is_due(*container, swept.get(container), &times, now);
-            let is_wanted = requested.has(*container) && !self.queue.is_waiting(*container);
-            if (is_due || is_wanted) && self.queue.has_room() {
+            let swept = swept.get(container);
+            if self.queue.has_room() && self.queue.is_due(*container, swept, &times, now) {
                 due.push(*container);
             }
         }
