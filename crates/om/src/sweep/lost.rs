@@ -1,7 +1,7 @@
 //! Names without a block. Nothing is lost before all that may have it have said that they have not, and it is named still
 //! after that; what is lost is told of, by name, and never "repaired".
 
-use super::container::Missing;
+use super::compare::InContainer;
 use super::outside::Word;
 use super::worker::Worker;
 use crate::blocks::BlockKey;
@@ -54,15 +54,15 @@ impl Worker {
     pub(super) async fn lost_blocks(
         &self,
         container: u64,
-        missing: Missing,
+        missing: &[InContainer],
         groups: &BTreeSet<u64>,
     ) -> Result<Lost, Failure> {
         let mut lost = Lost::default();
-        if missing.blocks.is_empty() {
+        if missing.is_empty() {
             return Ok(lost);
         }
         let holders = self.holders(container).await?.ok_or_else(|| unsure(container))?;
-        for block in missing.blocks.iter().map(|rest| BlockKey::in_container(container, rest)) {
+        for block in missing.iter().map(|rest| BlockKey::in_container(container, rest)) {
             if self.is_nowhere(&holders, block).await {
                 let why = "none of the container's replicas has the block";
                 for group in groups {

@@ -15,6 +15,7 @@ mod compare;
 mod container;
 mod counts;
 mod fences;
+mod look_through;
 mod lost;
 #[cfg(test)]
 mod model;
