@@ -61,6 +61,7 @@ impl Worker {
                 .ask(group, request, |mut om, request| async move { om.list_known_blocks(request).await });
             let known = known.await?;
             if !known.is_fenced {
+                self.lacking.lock().expect("no holder panics").insert(group);
                 let why = format!(
                     "group {group} has no fence for container {container}: it was reset, or restored"
                 );

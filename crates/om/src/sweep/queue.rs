@@ -102,6 +102,11 @@ impl Queue {
         self.wanted.insert(container);
     }
 
+    /// Some group may have its fences only since now.
+    pub(super) fn wait_again(&mut self, now: Instant) {
+        self.fenced.values_mut().for_each(|since| *since = now);
+    }
+
     /// Forgets what is not closed any more, of those up to the last one that SCM has told of.
     pub(super) fn retain(&mut self, closed: &BTreeSet<u64>) {
         self.young.retain(|container, _| closed.contains(container));
@@ -143,6 +148,8 @@ mod tests {
         queue.again(7);
         assert!(is_due(&mut queue, at(4200)), "it is fenced anew, and waits from there");
         queue.fence(7, at(4200));
+        queue.wait_again(at(4700));
+        assert_eq!((queue.next(&TIMES, at(5299)), queue.next(&TIMES, at(5300))), (None, Some(7)));
         assert!(queue.remove(7) && !queue.remove(7), "it was swept for the first time");
         assert_eq!(queue.next_at(&TIMES), None);
 

@@ -2,7 +2,7 @@
 
 use super::Sweep;
 use super::counts::{Look, Requested};
-use super::fences::{New, bring, container_in};
+use super::fences::{Lacks, New, ask, bring, container_in};
 use super::queue::Queue;
 use crate::ops::{self, FENCED_AT_ONCE, FenceContainers, Fresh, Operation};
 use crate::replica::Replica;
@@ -15,7 +15,7 @@ use proto::{Failure, RequestId};
 use rand::RngExt;
 use statedb::Db;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
@@ -47,11 +47,14 @@ pub(super) struct Worker {
     sought: Option<Instant>,
     /// An operator wants that.
     seeks: bool,
+    /// Groups that have said that they lack a fence.
+    pub(super) lacking: Mutex<BTreeSet<u64>>,
 }
 
 impl Worker {
     pub(super) fn new(sweep: Sweep, root: Arc<Replica>) -> Worker {
-        Worker { sweep, root, queue: Queue::default(), may: None, looked: None, sought: None, seeks: false }
+        let (queue, lacking) = Default::default();
+        Worker { sweep, root, queue, may: None, looked: None, sought: None, seeks: false, lacking }
     }
 
     /// Until somebody else leads.
@@ -94,8 +97,8 @@ impl Worker {
             }
             self.may = Some(Instant::now());
         }
-        let requested = self.sweep.counts.is_requested();
-        if requested || is_over(self.looked, self.look_every()) {
+        let is_wanted = self.sweep.counts.is_requested() || !self.lacking().is_empty();
+        if is_wanted || is_over(self.looked, self.look_every()) {
             let requested = self.sweep.counts.take_requested();
             if let Err(failure) = self.look(&requested).await {
                 self.sweep.counts.give_back(requested);
@@ -218,25 +221,49 @@ impl Worker {
     }
 
     /// From here on no group takes a block of these that it does not name.
-    async fn fence(&self, due: &[u64]) -> Result<(), Failure> {
+    async fn fence(&mut self, due: &[u64]) -> Result<(), Failure> {
+        self.bring_what_lacks().await?;
         for some in due.chunks(FENCED_AT_ONCE) {
             self.fence_some(some).await?;
         }
         Ok(())
     }
 
-    async fn fence_some(&self, due: &[u64]) -> Result<(), Failure> {
-        let before = self.read(|db| Ok(fences(db)?.number)).await?;
+    async fn fence_some(&mut self, due: &[u64]) -> Result<(), Failure> {
         let containers = due.to_vec();
         let fence = FenceContainersRequest { group: ROOT, containers, complete_to: 0, history: 0 };
-        self.change::<FenceContainers>(fence).await?;
+        let fenced = self.change::<FenceContainers>(fence).await?;
         info!(containers = due.len(), "fence containers, to sweep them");
-        let (root, others_of) = (self.root.dbs.current(), &self.sweep.others);
+        let new = New { before: fenced.before, number: fenced.number, containers: due };
+        self.bring(|_| Lacks::New(new)).await
+    }
+
+    /// Asks each group, at each look, how far it is: one that was reset takes what was given up until it has its fences again.
+    async fn bring_what_lacks(&mut self) -> Result<(), Failure> {
+        let lacking = self.lacking();
+        if self.read(|root| Ok(fences(root)?.number)).await? == 0 {
+            return Ok(());
+        }
+        let lacks = |group| if lacking.contains(&group) { Lacks::All } else { Lacks::ByNumber };
+        self.bring(lacks).await?;
+        self.lacking.lock().expect("no holder panics").retain(|group| !lacking.contains(group));
+        Ok(())
+    }
+
+    fn lacking(&self) -> BTreeSet<u64> {
+        self.lacking.lock().expect("no holder panics").clone()
+    }
+
+    async fn bring<'a>(&mut self, lacks: impl Fn(u64) -> Lacks<'a>) -> Result<(), Failure> {
+        let (root, others) = (self.root.dbs.current(), self.sweep.others.clone());
         let groups = self.groups().await?;
-        let new = New { before, containers: due };
-        let others = groups.iter().filter(|group| **group != ROOT);
-        let others = others.map(|group| bring(root.clone(), others_of, *group, Some(new)));
-        try_join_all(others).await.map(drop)
+        let told = groups.iter().filter(|group| **group != ROOT);
+        let told = told.map(|group| bring(root.clone(), *group, lacks(*group), |some| ask(&others, some)));
+        let told = try_join_all(told).await;
+        if !told.as_ref().is_ok_and(|told| told.iter().all(|told| !told.is_all)) {
+            self.queue.wait_again(Instant::now());
+        }
+        told.map(drop)
     }
 
     pub(super) async fn read<T: Send + 'static>(
