@@ -50,8 +50,9 @@ impl Queue {
             (Some(_), None) => true,
             (Some(every), Some(swept)) => {
                 let age = Duration::from_millis(now_ms.saturating_sub(swept.swept_ms));
-                // What is lost only the leader that has found it can tell.
-                age >= every || swept.lost > 0 && self.looked_again.insert(container)
+                // What is lost only the leader that has found it can tell, and it may be written again, or come back.
+                let is_lost = swept.lost > 0;
+                age >= every || is_lost && (self.looked_again.insert(container) || age >= times.after)
             }
         }
     }
@@ -159,7 +160,9 @@ mod tests {
             |swept: &SweptContainer, now_ms| queue.is_due(7, Some(swept), &TIMES, (begun, now_ms));
         assert!(!is_due(&swept(5, 0), week) && is_due(&swept(5, 0), week + 5));
         assert!(is_due(&swept(5, 1), 6), "a new leader looks for itself");
-        assert!(!is_due(&swept(5, 1), 7), "once");
+        assert!(!is_due(&swept(5, 1), 7), "not at once");
+        let soon = TIMES.after.as_millis() as u64 + 5;
+        assert!(!is_due(&swept(5, 0), soon) && is_due(&swept(5, 1), soon), "it may have come back");
         assert!(!is_due(&swept(0, 0), week), "it was fenced, and never swept");
         queue.fence(8, begun);
         queue.retain(&BTreeSet::from([9]));

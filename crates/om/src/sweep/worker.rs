@@ -1,9 +1,9 @@
 //! Sweeps, as long as the root is led from here.
 
-use super::Sweep;
 use super::counts::{Look, Requested};
 use super::fences::{Lacks, New, ask, bring, container_in};
 use super::queue::Queue;
+use super::{Sweep, Times};
 use crate::ops::{self, FENCED_AT_ONCE, FenceContainers, Fresh, Operation};
 use crate::replica::Replica;
 use crate::tables::{FENCED_PREFIX, NAMES_PREFIX, ROOT, decode, fences};
@@ -43,8 +43,8 @@ pub(super) struct Worker {
     /// When SCM has said that it is to go on.
     may: Option<Instant>,
     looked: Option<Instant>,
-    /// When names of containers that there are not were looked for.
-    sought: Option<Instant>,
+    /// When names of containers that there are not were looked for, and whether there were none.
+    sought: Option<(Instant, bool)>,
     /// An operator wants that.
     seeks: bool,
     /// Groups that have said that they lack a fence.
@@ -82,7 +82,7 @@ impl Worker {
         self.root.check_serves(&self.sweep.addresses)
     }
 
-    fn fail(&self, failure: &Failure) {
+    pub(super) fn fail(&self, failure: &Failure) {
         debug!(%failure, "sweep for blocks that nobody knows");
         self.sweep.counts.note_failure(failure.to_string(), self.sweep.clock.now_ms());
     }
@@ -108,8 +108,8 @@ impl Worker {
         }
         self.sweep.counts.pause(self.waits_for());
         if self.is_to_seek() {
-            self.find_unknown().await?;
-            self.sought = Some(Instant::now());
+            let is_well = self.find_unknown().await?;
+            self.sought = Some((Instant::now(), is_well));
             self.seeks = false;
         }
         for _ in 0..SWEPT_AT_ONCE {
@@ -129,7 +129,14 @@ impl Worker {
     }
 
     fn is_to_seek(&self) -> bool {
-        self.seeks || self.sweep.times.every.is_some_and(|every| is_over(self.sought, every))
+        let Times { after, every, .. } = self.sweep.times;
+        self.seeks
+            || match self.sought {
+                None => every.is_some(),
+                // They may have been written again, or a disk may have come back.
+                Some((at, false)) => at.elapsed() >= after,
+                Some((at, true)) => every.is_some_and(|every| at.elapsed() >= every),
+            }
     }
 
     fn look_every(&self) -> Duration {
