@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use clap::Args;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::duration::duration;
@@ -18,13 +19,29 @@ pub(crate) struct ReclaimTimes {
     /// For tests: what was deleted may go as soon as one likes
     #[arg(long, hide = true)]
     pub any_reclaim_after: bool,
-    /// A container is looked through for blocks that no name ever had once it has been closed for so long. Longer than an
-    /// upload of one object or part may take: what such a one has written before is given up then, and it fails
+    /// A container is looked through for blocks that no name ever had no earlier than it has been closed for so long. Longer
+    /// than an upload of one object or part may take: what such a one has written before is given up then, and it fails
     #[arg(long, default_value = "1h", env = "FLOTILLA_SWEEP_AFTER", value_parser = duration)]
     pub sweep_after: Duration,
-    /// And again after so long
-    #[arg(long, default_value = "7d", env = "FLOTILLA_SWEEP_EVERY", value_parser = duration)]
-    pub sweep_every: Duration,
+    /// All containers are looked through by themselves then, and again after so long. `off`: only when `flotilla admin sweep
+    /// run` asks for it
+    #[arg(long, default_value = "off", env = "FLOTILLA_SWEEP_EVERY")]
+    pub sweep_every: SweepEvery,
+}
+
+/// `off`, or a duration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SweepEvery(pub Option<Duration>);
+
+impl FromStr for SweepEvery {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SweepEvery, String> {
+        match text {
+            "off" => Ok(SweepEvery(None)),
+            _ => duration(text).map(|every| SweepEvery(Some(every))).map_err(|why| format!("{why}, or off")),
+        }
+    }
 }
 
 impl ReclaimTimes {
@@ -51,9 +68,26 @@ mod tests {
             reclaim_after: Duration::from_secs(seconds),
             any_reclaim_after,
             sweep_after: Duration::from_secs(1),
-            sweep_every: Duration::from_secs(1),
+            sweep_every: SweepEvery(None),
         };
         assert!(times(359, false).check().unwrap_err().to_string().contains("--reclaim-after"));
         assert!(times(360, false).check().is_ok() && times(1, true).check().is_ok());
+    }
+
+    #[test]
+    fn nothing_is_looked_through_by_itself_unless_it_is_said() {
+        #[derive(clap::Parser)]
+        struct Options {
+            #[command(flatten)]
+            times: ReclaimTimes,
+        }
+        let of = |given: &[&str]| {
+            let given = std::iter::once(&"flotilla").chain(given);
+            <Options as clap::Parser>::try_parse_from(given).map(|options| options.times.sweep_every.0)
+        };
+        assert_eq!(of(&[]).unwrap(), None);
+        assert_eq!(of(&["--sweep-every", "off"]).unwrap(), None);
+        assert_eq!(of(&["--sweep-every", "7d"]).unwrap(), Some(Duration::from_secs(7 * 86_400)));
+        assert!(of(&["--sweep-every", "never"]).is_err_and(|why| why.to_string().contains("or off")));
     }
 }

@@ -428,7 +428,7 @@ async fn start_metadata(
             memory_bytes,
             reclaim_after: options.reclaim.reclaim_after,
             sweep_after: options.reclaim.sweep_after,
-            sweep_every: options.reclaim.sweep_every,
+            sweep_every: options.reclaim.sweep_every.0,
             ..OmOptions::default()
         };
         let started =

@@ -16,8 +16,8 @@ pub struct OmOptions {
     pub reclaim_after: Duration,
     /// A container is compared with what all groups know of it once it has been closed for so long,
     pub sweep_after: Duration,
-    /// and again after that.
-    pub sweep_every: Duration,
+    /// and again after that. `None`: none is, unless an operator asks for it.
+    pub sweep_every: Option<Duration>,
     /// Listings that run at the same time; more are refused as busy. Each holds a thread for about a
     /// millisecond per thousand entries and at most one page (10 MiB at the very worst) in memory.
     pub scans_max: usize,
@@ -43,7 +43,7 @@ impl Default for OmOptions {
             heartbeat: Duration::from_secs(1),
             reclaim_after: Duration::from_secs(600),
             sweep_after: Duration::from_secs(3600),
-            sweep_every: Duration::from_secs(7 * 24 * 3600),
+            sweep_every: None,
             scans_max: 256,
             timing: raft::Timing::METADATA,
             reads: raft::ReadPolicy::Lease,

@@ -231,8 +231,12 @@ impl OmService {
 
     /// The tables of a group, as they are now or later.
     async fn current(&self, group: u64) -> Result<Arc<Db>, Failure> {
+        self.current_by(group, self.reads).await
+    }
+
+    async fn current_by(&self, group: u64, reads: ReadPolicy) -> Result<Arc<Db>, Failure> {
         let replica = self.serving(group)?;
-        let current = replica.group.read_soon(self.reads).await;
+        let current = replica.group.read_soon(reads).await;
         current.map_err(|error| error.into_failure(&self.addresses))?;
         Ok(replica.dbs.current())
     }
@@ -296,7 +300,9 @@ impl OmService {
         request: Request<ListKnownBlocksRequest>,
     ) -> Result<ListKnownBlocksResponse, Failure> {
         let request = request.into_inner();
-        self.scan(request.group, move |tables| queries::known_blocks(tables, &request)).await
+        // What goes by this answer is gone, also if a clock was wrong: no lease is relied on.
+        let tables = self.current_by(request.group, ReadPolicy::Index).await?;
+        self.scan_of(tables, move |tables| queries::known_blocks(tables, &request)).await
     }
 
     async fn named_containers(
@@ -314,6 +320,14 @@ impl OmService {
         read: impl FnOnce(&Db) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Failure> {
         let tables = self.current(group).await?;
+        self.scan_of(tables, read).await
+    }
+
+    async fn scan_of<T: Send + 'static>(
+        &self,
+        tables: Arc<Db>,
+        read: impl FnOnce(&Db) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Failure> {
         let permit = self.scans.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
         let read = tokio::task::spawn_blocking(move || {

@@ -43,6 +43,8 @@ pub enum Bug {
     FencesIgnored,
     /// `om`: what groups know of a container counts, though a bucket has moved while they were asked.
     MovesOverlooked,
+    /// `om`: moves are counted again for each part of a container, and groups are those of before.
+    GroupsBeforeCount,
     /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.
     TailsAreRead,
     /// `scm`: what a member that lost its log has left counts in decisions, be it damaged or not.

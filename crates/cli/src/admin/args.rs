@@ -506,7 +506,8 @@ pub(crate) enum SpaceCommand {
 pub(crate) enum SweepCommand {
     /// How far it is, and what it has found
     Status,
-    /// Look through one container now, or through all that are closed. What is found goes no sooner for it
+    /// Look through one container now, or through all that are closed, once they have been for --sweep-after. Not after a
+    /// forced reset, a founding anew or a restore: what names are lacking then would be taken for garbage
     Run { container: Option<u64> },
     /// When one container was looked through last, and what came of it
     Explain { container: u64 },

@@ -22,7 +22,9 @@ pub(super) async fn run(scm: &mut Scm, command: SweepCommand) -> anyhow::Result<
                 Some(container) => format!("container {container} is"),
                 None => "all closed containers are".to_owned(),
             };
-            let text = format!("{what} to be looked through: flotilla admin sweep status\n");
+            let text = format!(
+                "{what} to be looked through, once closed for --sweep-after: flotilla admin sweep status\n"
+            );
             Ok(Answer::new(text, json!({ "container": container, "asked": true })))
         }
         SweepCommand::Explain { container } => Ok(explained(container, &client.sweep(container).await?)),

@@ -182,7 +182,7 @@ async fn what_gateways_that_died_have_left_comes_back_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_whose_container_is_nowhere_is_told_of_by_name() {
-    let (mut cluster, s3) = start("--sweep-after 1h");
+    let (mut cluster, s3) = start("--sweep-after 1s");
     s3.create_bucket().await.unwrap();
     for n in 0..12 {
         s3.put(&key(n), body(n)).await.unwrap();

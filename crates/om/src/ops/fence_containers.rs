@@ -1,7 +1,7 @@
 //! From here on the group takes no block of these containers that it does not name already: what nobody names of them,
 //! nobody ever will ([`crate::sweep`]).
 //!
-//! The root counts its fences. Any other group notes up to which number it has all of them: before it has, it takes no
+//! The root numbers its fences. Any other group notes up to which number it has all of them: before it has, it takes no
 //! bucket ([`Apply::check_fenced`]), so that a group that is made later takes no block either that others were asked
 //! about.
 
@@ -15,6 +15,11 @@ use proto::{Code, Failure};
 
 /// Of one command.
 pub(crate) const FENCED_AT_ONCE: usize = 1000;
+/// Far more containers than SCM can have drawn, one after the other: whoever invents more leaves no rows.
+const CONTAINERS_MAX: u64 = 1 << 40;
+/// The time by which the clocks of two leaders may be apart, for numbers: thirty days. Whoever invents a later one shuts no
+/// fence out for good.
+const AHEAD_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
 
 pub(crate) struct FenceContainers;
 
@@ -25,12 +30,14 @@ impl Operation for FenceContainers {
     wire!(FenceContainers);
 
     fn prepare(request: FenceContainersRequest, _: Fresh) -> Result<FenceContainersRequest, Failure> {
-        match request.containers.len() {
-            0..=FENCED_AT_ONCE => Ok(request),
-            count => {
-                let why = format!("{count} containers, at most {FENCED_AT_ONCE} are allowed");
-                Err(Failure::new(Code::TooLarge, why))
-            }
+        let count = request.containers.len();
+        if count > FENCED_AT_ONCE {
+            let why = format!("{count} containers, at most {FENCED_AT_ONCE} are allowed");
+            return Err(Failure::new(Code::TooLarge, why));
+        }
+        match request.containers.iter().find(|container| !(1..=CONTAINERS_MAX).contains(*container)) {
+            Some(container) => Err(Failure::invalid(format!("SCM never draws {container} for a container"))),
+            None => Ok(request),
         }
     }
 
@@ -45,6 +52,10 @@ impl Operation for FenceContainers {
             let why = format!("the group was reset or restored: its history is {history} now");
             return Err(Refusal::Passing(Failure::new(Code::NotHere, why)));
         }
+        if !is_root && command.complete_to > apply.now_ms.saturating_add(AHEAD_MAX_MS) {
+            let why = format!("fences up to {} are of a time that is to come", command.complete_to);
+            return Err(Refusal::Passing(Failure::invalid(why)));
+        }
         let mut is_any_new = false;
         for container in command.containers {
             let key = fenced_key(container);
@@ -54,13 +65,15 @@ impl Operation for FenceContainers {
             }
         }
         let number = match is_root {
-            true => before.number + u64::from(is_any_new),
+            // A root that was founded anew, or put back, goes on past all that the one before it told groups of.
+            true if is_any_new => apply.now_ms.max(before.number.saturating_add(1)),
+            true => before.number,
             false => before.number.max(command.complete_to),
         };
         if number != before.number {
             apply.tables.put(FENCES_KEY.to_vec(), Fences { number, ..before }.encode_to_vec());
         }
-        Ok(FenceContainersResponse { number, history })
+        Ok(FenceContainersResponse { number, history, before: before.number })
     }
 }
 
@@ -111,7 +124,7 @@ mod tests {
         namespace.commit("a", 1).unwrap();
         namespace.commit("b", 2).unwrap();
         let fenced = namespace.run::<FenceContainers>(fence(ROOT, vec![1, 3], 0)).unwrap();
-        assert_eq!((fenced.number, fenced.history), (1, 0));
+        assert_eq!((fenced.before, fenced.number, fenced.history), (0, namespace.now_ms, 0));
         // With other attributes, or by another key: it is there.
         namespace.commit("a", 1).unwrap();
         namespace.commit("c", 1).unwrap();
@@ -122,8 +135,40 @@ mod tests {
         namespace.commit("c", 5).unwrap();
         namespace.check_refused::<CommitKey>(commit_request("a", 1), Code::GivenUp);
         let again = namespace.run::<FenceContainers>(fence(ROOT, vec![1, 3], 0)).unwrap();
-        assert_eq!(again.number, 1, "there is nothing new");
-        assert_eq!(namespace.run::<FenceContainers>(fence(ROOT, vec![7], 0)).unwrap().number, 2);
+        assert_eq!((again.before, again.number), (fenced.number, fenced.number), "there is nothing new");
+        let more = namespace.run::<FenceContainers>(fence(ROOT, vec![7], 0)).unwrap();
+        assert_eq!((more.before, more.number), (fenced.number, namespace.now_ms));
+    }
+
+    #[test]
+    fn a_root_that_is_founded_anew_goes_on_past_the_numbers_of_the_one_before_it() {
+        let mut root = Namespace::new();
+        let number = |root: &mut Namespace, container| {
+            root.run::<FenceContainers>(fence(ROOT, vec![container], 0)).unwrap().number
+        };
+        let last = (1..=9).map(|container| number(&mut root, container)).max().unwrap();
+        let mut anew = Namespace::new();
+        anew.now_ms = root.now_ms;
+        assert!(number(&mut anew, 1) > last);
+        // A clock that is behind draws no number twice.
+        anew.now_ms = 5;
+        let numbers = [2, 3].map(|container| number(&mut anew, container));
+        assert!(last < numbers[0] && numbers[0] < numbers[1], "{numbers:?}");
+    }
+
+    #[test]
+    fn numbers_that_nobody_can_have_drawn_are_refused() {
+        let mut group = Namespace::new();
+        group.now_ms = 1_700_000_000_000;
+        let to_come = group.now_ms + 2 * AHEAD_MAX_MS;
+        for complete_to in [to_come, u64::MAX] {
+            group.check_refused::<FenceContainers>(fence(5, vec![1], complete_to), Code::Invalid);
+        }
+        let soon = group.now_ms + AHEAD_MAX_MS / 2;
+        assert_eq!(group.run::<FenceContainers>(fence(5, vec![1], soon)).unwrap().number, soon);
+        for container in [0, CONTAINERS_MAX + 1, u64::MAX] {
+            group.check_refused::<FenceContainers>(fence(5, vec![container], 0), Code::Invalid);
+        }
     }
 
     #[test]

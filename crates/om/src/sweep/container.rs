@@ -1,6 +1,7 @@
 //! The sweep of one container that all groups have fenced.
 
-use super::compare::{Found, InContainer, Known, Listed, compare};
+use super::compare::{InContainer, Known, Listed};
+use super::look_through::{Asked, FILED_AT_ONCE, Since, look_through};
 use super::lost::Lost;
 use super::outside::sources;
 use super::worker::Worker;
@@ -9,14 +10,14 @@ use crate::ops::{FileOrphans, NoteSwept};
 use crate::tables::{ROOT, fences};
 use bytes::Bytes;
 use futures::future::try_join_all;
-use proto::om::{FileOrphansCommand, ListKnownBlocksRequest, NoteSweptCommand, SweptContainer};
+use proto::om::{
+    FileOrphansCommand, FileOrphansReply, ListKnownBlocksRequest, NoteSweptCommand, SweptContainer,
+};
 use proto::scm::{ContainerInfo, ContainerState};
 use proto::{Code, Failure};
 use std::collections::BTreeSet;
 use tracing::info;
 
-/// Blocks of one command, which takes some milliseconds.
-const FILED_AT_ONCE: usize = 1024;
 /// Blocks of a container that a replica lacks and all others are asked for, one by one.
 const MISSING_MAX: usize = 1000;
 
@@ -24,21 +25,16 @@ impl Worker {
     /// Files what nobody knows of a container, finds what is named and nowhere, and notes both.
     pub(super) async fn sweep_container(&self, container: u64) -> Result<(), Failure> {
         let Some(info) = self.closed(container).await? else { return Ok(()) };
+        let mut swept = SweptContainer::default();
+        let asked = Asking { worker: self, container, sources: sources(&info) };
         // After the fence: a group that gets its first bucket later has this fence before.
-        let groups = self.groups().await?;
-        let (mut swept, mut missing) = (SweptContainer::default(), Missing::default());
-        let sources = sources(&info);
-        let mut from_local = if sources.is_empty() { None } else { Some(0) };
-        while let Some(from) = from_local {
-            let listed = self.list(&sources, container, from).await?;
-            let found = self.sweep_part(container, from, &listed, &groups, &mut swept).await?;
-            swept.blocks += listed.blocks.len() as u64;
-            missing.take(found);
-            from_local = listed.next_local();
-        }
-        let lost = match sources.is_empty() {
-            true => self.lost_with_container(container, &groups).await?,
-            false => self.lost_blocks(container, missing, &groups).await?,
+        let since = Since::read(&asked).await?;
+        let lost = match asked.sources.is_empty() {
+            true => self.lost_with_container(container, &since.groups).await?,
+            false => {
+                let missing = look_through(&asked, &since, &mut swept, MISSING_MAX).await?;
+                self.lost_blocks(container, &missing, &since.groups).await?
+            }
         };
         self.note(container, swept, lost).await
     }
@@ -49,50 +45,8 @@ impl Worker {
         Ok(info.filter(|info| info.state() == ContainerState::ContainerClosed))
     }
 
-    /// A part of the blocks of the first replica that answers.
-    async fn list(&self, sources: &[String], container: u64, from: u64) -> Result<Listed, Failure> {
-        let mut last = Failure::new(Code::Unavailable, "no replica can be asked");
-        for address in sources {
-            match self.sweep.blocks_of(address, container, from).await {
-                Ok(listed) => return Ok(listed),
-                Err(failure) => last = failure,
-            }
-        }
-        Err(last)
-    }
-
-    async fn sweep_part(
-        &self,
-        container: u64,
-        from: u64,
-        listed: &Listed,
-        groups: &BTreeSet<u64>,
-        swept: &mut SweptContainer,
-    ) -> Result<Found, Failure> {
-        // Before the first group is asked. The root's log compares it with what it is when all have answered.
-        let moves = fences(&*self.root.dbs.current()).map_err(super::worker::broken)?.moves;
-        let range = listed.range(from);
-        let known = try_join_all(groups.iter().map(|group| self.known(*group, container, range.clone())));
-        let mut all = Known::default();
-        for (named, unused) in known.await?.into_iter().flatten() {
-            all.take(&named, &unused);
-        }
-        let found = compare(listed, &all);
-        for some in found.orphans.chunks(FILED_AT_ONCE) {
-            let blocks: Vec<u8> = some.iter().flat_map(|(block, _)| *block).collect();
-            let lengths = some.iter().map(|(_, length)| *length).collect();
-            let file = FileOrphansCommand { container, blocks: blocks.into(), lengths, moves };
-            let filed = self.change::<FileOrphans>(file).await?;
-            swept.orphans += filed.filed;
-            swept.orphan_bytes = swept.orphan_bytes.wrapping_add(filed.bytes);
-            self.sweep.counts.orphans.add(filed.filed);
-            self.sweep.counts.orphan_bytes.add(filed.bytes);
-        }
-        Ok(found)
-    }
-
     /// What a group knows of the blocks in a range.
-    async fn known(
+    async fn known_by(
         &self,
         group: u64,
         container: u64,
@@ -107,6 +61,7 @@ impl Worker {
                 .ask(group, request, |mut om, request| async move { om.list_known_blocks(request).await });
             let known = known.await?;
             if !known.is_fenced {
+                self.lacking.lock().expect("no holder panics").insert(group);
                 let why = format!(
                     "group {group} has no fence for container {container}: it was reset, or restored"
                 );
@@ -141,16 +96,54 @@ impl Worker {
     }
 }
 
-/// Blocks that are named, and that a replica lacks.
-#[derive(Default)]
-pub(super) struct Missing {
-    pub(super) blocks: Vec<InContainer>,
+/// The questions about one container, as they are asked of a cluster.
+struct Asking<'a> {
+    worker: &'a Worker,
+    container: u64,
+    /// Nodes with a replica, the best first.
+    sources: Vec<String>,
 }
 
-impl Missing {
-    fn take(&mut self, found: Found) {
-        let room = MISSING_MAX.saturating_sub(self.blocks.len());
-        self.blocks.extend(found.missing.into_iter().take(room));
+impl Asked for Asking<'_> {
+    async fn moves(&self) -> Result<u64, Failure> {
+        self.worker.read(|root| Ok(fences(root)?.moves)).await
+    }
+
+    async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
+        self.worker.groups().await
+    }
+
+    /// A part of the blocks of the first replica that answers.
+    async fn list(&self, from_local: u64) -> Result<Listed, Failure> {
+        let mut last = Failure::new(Code::Unavailable, "no replica can be asked");
+        for address in &self.sources {
+            match self.worker.sweep.blocks_of(address, self.container, from_local).await {
+                Ok(listed) => return Ok(listed),
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    async fn known(&self, groups: &BTreeSet<u64>, from_local: u64, part: &Listed) -> Result<Known, Failure> {
+        let range = part.range(from_local);
+        let known = groups.iter().map(|group| self.worker.known_by(*group, self.container, range.clone()));
+        let mut all = Known::default();
+        for (named, unused) in try_join_all(known).await?.into_iter().flatten() {
+            all.take(&named, &unused);
+        }
+        Ok(all)
+    }
+
+    async fn file(&self, orphans: &[(InContainer, u64)], moves: u64) -> Result<FileOrphansReply, Failure> {
+        let blocks: Vec<u8> = orphans.iter().flat_map(|(block, _)| *block).collect();
+        let lengths = orphans.iter().map(|(_, length)| *length).collect();
+        let file = FileOrphansCommand { container: self.container, blocks: blocks.into(), lengths, moves };
+        let filed = self.worker.change::<FileOrphans>(file).await?;
+        let counts = &self.worker.sweep.counts;
+        counts.orphans.add(filed.filed);
+        counts.orphan_bytes.add(filed.bytes);
+        Ok(filed)
     }
 }
 

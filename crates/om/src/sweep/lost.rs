@@ -1,7 +1,7 @@
 //! Names without a block. Nothing is lost before all that may have it have said that they have not, and it is named still
 //! after that; what is lost is told of, by name, and never "repaired".
 
-use super::container::Missing;
+use super::compare::InContainer;
 use super::outside::Word;
 use super::worker::Worker;
 use crate::blocks::BlockKey;
@@ -43,10 +43,30 @@ impl Lost {
 }
 
 fn unsure(container: u64) -> Failure {
-    let why = format!(
-        "container {container} lacks blocks that are named, and not all nodes say what they have of it"
-    );
+    let why =
+        format!("not all nodes say what they have of container {container}, and what is named may be there");
     Failure::new(Code::Unavailable, why)
+}
+
+/// What has become of a container that SCM's list of those that are there is without.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    /// Some node has it, or SCM knows it after all.
+    There,
+    Unsure,
+    Lost(&'static str),
+}
+
+/// By SCM's word, which may be that of a leader of before, and the nodes that have a replica.
+fn fate(state: Option<ContainerState>, holders: Option<&[String]>) -> Fate {
+    match (state, holders) {
+        (None | Some(ContainerState::ContainerDeleted), None) => Fate::Unsure,
+        (None, Some([])) => Fate::Lost("SCM does not know the container, and no node has it"),
+        (Some(ContainerState::ContainerDeleted), Some([])) => {
+            Fate::Lost("SCM has deleted the container: nothing was left in it")
+        }
+        _ => Fate::There,
+    }
 }
 
 impl Worker {
@@ -54,15 +74,15 @@ impl Worker {
     pub(super) async fn lost_blocks(
         &self,
         container: u64,
-        missing: Missing,
+        missing: &[InContainer],
         groups: &BTreeSet<u64>,
     ) -> Result<Lost, Failure> {
         let mut lost = Lost::default();
-        if missing.blocks.is_empty() {
+        if missing.is_empty() {
             return Ok(lost);
         }
         let holders = self.holders(container).await?.ok_or_else(|| unsure(container))?;
-        for block in missing.blocks.iter().map(|rest| BlockKey::in_container(container, rest)) {
+        for block in missing.iter().map(|rest| BlockKey::in_container(container, rest)) {
             if self.is_nowhere(&holders, block).await {
                 let why = "none of the container's replicas has the block";
                 for group in groups {
@@ -84,7 +104,12 @@ impl Worker {
             Some(holders) if holders.is_empty() => {
                 self.all_names(container, groups, "no node has a replica of the container").await
             }
-            _ => Err(unsure(container)),
+            Some(holders) => {
+                let some = holders.join(", ");
+                let why = format!("no replica of container {container} can be listed, and {some} have one");
+                Err(Failure::new(Code::Unavailable, why))
+            }
+            None => Err(unsure(container)),
         }
     }
 
@@ -157,8 +182,9 @@ impl Worker {
         keys.await
     }
 
-    /// Names of blocks in containers that SCM has deleted or does not know.
-    pub(super) async fn find_unknown(&self) -> Result<(), Failure> {
+    /// Names of blocks in containers that SCM has deleted or does not know, and no node has. Answers whether there are none,
+    /// for certain.
+    pub(super) async fn find_unknown(&self) -> Result<bool, Failure> {
         let groups = self.groups().await?;
         let mut named = BTreeSet::new();
         for group in &groups {
@@ -167,16 +193,20 @@ impl Worker {
         // After that: what is named was there before.
         self.leave_unknown(&mut named).await?;
         let before = self.sweep.counts.lost_containers();
-        let mut unknown = BTreeSet::new();
+        let (mut unknown, mut is_well) = (BTreeSet::new(), named.len() <= UNKNOWN_MAX);
         for container in named.into_iter().take(UNKNOWN_MAX) {
-            let why = match self.sweep.container(container).await?.map(|info| info.state()) {
-                None => "SCM does not know the container",
-                Some(ContainerState::ContainerDeleted) => {
-                    "SCM has deleted the container: nothing was left in it"
+            let state = self.sweep.container(container).await?.map(|info| info.state());
+            let lost = match fate(state, self.holders(container).await?.as_deref()) {
+                Fate::There => continue,
+                Fate::Unsure => {
+                    self.fail(&unsure(container));
+                    is_well = false;
+                    unknown.insert(container);
+                    continue;
                 }
-                Some(_) => continue,
+                Fate::Lost(why) => self.all_names(container, &groups, why).await?,
             };
-            let lost = self.all_names(container, &groups, why).await?;
+            is_well &= lost.count == 0;
             self.sweep.counts.note_lost(container, lost.count, lost.some);
             unknown.insert(container);
         }
@@ -191,7 +221,7 @@ impl Worker {
                 self.sweep.counts.note_lost(container, 0, Vec::new());
             }
         }
-        Ok(())
+        Ok(is_well)
     }
 
     async fn named_containers(&self, group: u64, named: &mut BTreeSet<u64>) -> Result<(), Failure> {
@@ -223,6 +253,25 @@ impl Worker {
                 Some(last) => after = last.container,
                 None => return Ok(()),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_has_is_not_lost_whatever_scm_says_and_while_one_is_silent_nobody_knows() {
+        let (nobody, some) = ([], ["node:1".to_owned()]);
+        for state in [None, Some(ContainerState::ContainerDeleted)] {
+            assert_eq!(fate(state, Some(&some)), Fate::There);
+            assert_eq!(fate(state, None), Fate::Unsure);
+            assert!(matches!(fate(state, Some(&nobody)), Fate::Lost(_)));
+        }
+        for holders in [None, Some(&nobody[..]), Some(&some)] {
+            let state = Some(ContainerState::ContainerOpen);
+            assert_eq!(fate(state, holders), Fate::There, "it opened meanwhile; its own sweep says more");
         }
     }
 }

@@ -15,6 +15,7 @@ mod compare;
 mod container;
 mod counts;
 mod fences;
+mod look_through;
 mod lost;
 #[cfg(test)]
 mod model;
@@ -62,8 +63,8 @@ pub(crate) struct Sweep {
 pub(crate) struct Times {
     /// A container is swept once it has been closed for so long,
     pub(crate) after: Duration,
-    /// and again after that.
-    pub(crate) every: Duration,
+    /// and again after that. `None`: only those that an operator asks for are swept.
+    pub(crate) every: Option<Duration>,
     /// A fence is so old before anything is decided by it: a group that is reset to before it has lost more than that.
     pub(crate) behind_fence: Duration,
 }

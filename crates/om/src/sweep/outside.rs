@@ -38,6 +38,14 @@ impl Word {
             Err(_) => Word::Unsure,
         }
     }
+
+    /// Of a container: one that is not closed there is there.
+    fn of_container<T>(answer: &Result<T, Failure>) -> Word {
+        match answer {
+            Err(failure) if failure.code == Code::NotYet => Word::Has,
+            answer => Word::of(answer),
+        }
+    }
 }
 
 impl Sweep {
@@ -158,7 +166,8 @@ impl Sweep {
 
     /// Whether a node has a replica, in whatever state.
     pub(super) async fn has_container(&self, address: &str, container: u64) -> Word {
-        Word::of(&self.list_blocks(address, ListBlocksRequest { container, from_local: 0, limit: 1 }).await)
+        let request = ListBlocksRequest { container, from_local: 0, limit: 1 };
+        Word::of_container(&self.list_blocks(address, request).await)
     }
 
     pub(super) async fn has_block(&self, address: &str, block: BlockKey) -> Word {
@@ -182,4 +191,21 @@ pub(super) fn sources(info: &ContainerInfo) -> Vec<String> {
     };
     let addresses = info.replicas.iter().filter(is_good).filter_map(|replica| replica.node.as_ref());
     addresses.map(|node| node.address.clone()).filter(|address| !address.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_is_not_closed_is_one() {
+        let words = |code| {
+            let answer: Result<(), Failure> = Err(Failure::new(code, "so it says"));
+            (Word::of_container(&answer), Word::of(&answer))
+        };
+        assert_eq!(words(Code::NotYet), (Word::Has, Word::Unsure));
+        assert_eq!(words(Code::NotFound), (Word::HasNot, Word::HasNot));
+        assert_eq!(words(Code::Unavailable), (Word::Unsure, Word::Unsure));
+        assert_eq!(Word::of_container(&Ok(())), Word::Has);
+    }
 }

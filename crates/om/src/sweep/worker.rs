@@ -1,9 +1,9 @@
 //! Sweeps, as long as the root is led from here.
 
-use super::Sweep;
 use super::counts::{Look, Requested};
-use super::fences::{New, bring, container_in};
+use super::fences::{Lacks, New, ask, bring, container_in};
 use super::queue::Queue;
+use super::{Sweep, Times};
 use crate::ops::{self, FENCED_AT_ONCE, FenceContainers, Fresh, Operation};
 use crate::replica::Replica;
 use crate::tables::{FENCED_PREFIX, NAMES_PREFIX, ROOT, decode, fences};
@@ -15,7 +15,7 @@ use proto::{Failure, RequestId};
 use rand::RngExt;
 use statedb::Db;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
@@ -43,13 +43,18 @@ pub(super) struct Worker {
     /// When SCM has said that it is to go on.
     may: Option<Instant>,
     looked: Option<Instant>,
-    /// When names of containers that there are not were looked for.
-    sought: Option<Instant>,
+    /// When names of containers that there are not were looked for, and whether there were none.
+    sought: Option<(Instant, bool)>,
+    /// An operator wants that.
+    seeks: bool,
+    /// Groups that have said that they lack a fence.
+    pub(super) lacking: Mutex<BTreeSet<u64>>,
 }
 
 impl Worker {
     pub(super) fn new(sweep: Sweep, root: Arc<Replica>) -> Worker {
-        Worker { sweep, root, queue: Queue::default(), may: None, looked: None, sought: None }
+        let (queue, lacking) = Default::default();
+        Worker { sweep, root, queue, may: None, looked: None, sought: None, seeks: false, lacking }
     }
 
     /// Until somebody else leads.
@@ -77,7 +82,7 @@ impl Worker {
         self.root.check_serves(&self.sweep.addresses)
     }
 
-    fn fail(&self, failure: &Failure) {
+    pub(super) fn fail(&self, failure: &Failure) {
         debug!(%failure, "sweep for blocks that nobody knows");
         self.sweep.counts.note_failure(failure.to_string(), self.sweep.clock.now_ms());
     }
@@ -90,11 +95,10 @@ impl Worker {
                 self.sweep.counts.pause(why);
                 return Ok(self.look_every().min(PAUSED));
             }
-            self.sweep.counts.pause("");
             self.may = Some(Instant::now());
         }
-        let requested = self.sweep.counts.is_requested();
-        if requested || is_over(self.looked, self.look_every()) {
+        let is_wanted = self.sweep.counts.is_requested() || !self.lacking().is_empty();
+        if is_wanted || is_over(self.looked, self.look_every()) {
             let requested = self.sweep.counts.take_requested();
             if let Err(failure) = self.look(&requested).await {
                 self.sweep.counts.give_back(requested);
@@ -102,9 +106,11 @@ impl Worker {
             }
             self.looked = Some(Instant::now());
         }
-        if is_over(self.sought, self.sweep.times.every) {
-            self.find_unknown().await?;
-            self.sought = Some(Instant::now());
+        self.sweep.counts.pause(self.waits_for());
+        if self.is_to_seek() {
+            let is_well = self.find_unknown().await?;
+            self.sought = Some((Instant::now(), is_well));
+            self.seeks = false;
         }
         for _ in 0..SWEPT_AT_ONCE {
             let Some(container) = self.queue.next(&self.sweep.times, Instant::now()) else { break };
@@ -112,6 +118,25 @@ impl Worker {
             self.sweep_next(container).await;
         }
         Ok(self.pause())
+    }
+
+    /// What it waits for, for operators.
+    fn waits_for(&self) -> &'static str {
+        match self.sweep.times.every {
+            None if self.queue.is_idle() => "--sweep-every is off: flotilla admin sweep run",
+            _ => "",
+        }
+    }
+
+    fn is_to_seek(&self) -> bool {
+        let Times { after, every, .. } = self.sweep.times;
+        self.seeks
+            || match self.sought {
+                None => every.is_some(),
+                // They may have been written again, or a disk may have come back.
+                Some((at, false)) => at.elapsed() >= after,
+                Some((at, true)) => every.is_some_and(|every| at.elapsed() >= every),
+            }
     }
 
     fn look_every(&self) -> Duration {
@@ -147,18 +172,17 @@ impl Worker {
     /// Finds the containers whose turn it is, and has all groups fence them.
     async fn look(&mut self, requested: &Requested) -> Result<(), Failure> {
         let closed = self.closed_containers().await?;
-        if requested.all {
-            self.sought = None;
-        }
+        // One that is not closed may be one that there is not.
+        self.seeks |= requested.all || !requested.some.is_subset(&closed);
         let swept = self.read(fenced).await?;
         let now = (Instant::now(), self.sweep.clock.now_ms());
         let times = self.sweep.times;
         self.queue.retain(&closed);
+        self.queue.want(requested, &closed);
         let mut due = Vec::new();
         for container in &closed {
-            let is_due = self.queue.is_due(*container, swept.get(container), &times, now);
-            let is_wanted = requested.has(*container) && !self.queue.is_waiting(*container);
-            if (is_due || is_wanted) && self.queue.has_room() {
+            let swept = swept.get(container);
+            if self.queue.has_room() && self.queue.is_due(*container, swept, &times, now) {
                 due.push(*container);
             }
         }
@@ -204,25 +228,49 @@ impl Worker {
     }
 
     /// From here on no group takes a block of these that it does not name.
-    async fn fence(&self, due: &[u64]) -> Result<(), Failure> {
+    async fn fence(&mut self, due: &[u64]) -> Result<(), Failure> {
+        self.bring_what_lacks().await?;
         for some in due.chunks(FENCED_AT_ONCE) {
             self.fence_some(some).await?;
         }
         Ok(())
     }
 
-    async fn fence_some(&self, due: &[u64]) -> Result<(), Failure> {
-        let before = self.read(|db| Ok(fences(db)?.number)).await?;
+    async fn fence_some(&mut self, due: &[u64]) -> Result<(), Failure> {
         let containers = due.to_vec();
         let fence = FenceContainersRequest { group: ROOT, containers, complete_to: 0, history: 0 };
-        self.change::<FenceContainers>(fence).await?;
+        let fenced = self.change::<FenceContainers>(fence).await?;
         info!(containers = due.len(), "fence containers, to sweep them");
-        let (root, others_of) = (self.root.dbs.current(), &self.sweep.others);
+        let new = New { before: fenced.before, number: fenced.number, containers: due };
+        self.bring(|_| Lacks::New(new)).await
+    }
+
+    /// Asks each group, at each look, how far it is: one that was reset takes what was given up until it has its fences again.
+    async fn bring_what_lacks(&mut self) -> Result<(), Failure> {
+        let lacking = self.lacking();
+        if self.read(|root| Ok(fences(root)?.number)).await? == 0 {
+            return Ok(());
+        }
+        let lacks = |group| if lacking.contains(&group) { Lacks::All } else { Lacks::ByNumber };
+        self.bring(lacks).await?;
+        self.lacking.lock().expect("no holder panics").retain(|group| !lacking.contains(group));
+        Ok(())
+    }
+
+    fn lacking(&self) -> BTreeSet<u64> {
+        self.lacking.lock().expect("no holder panics").clone()
+    }
+
+    async fn bring<'a>(&mut self, lacks: impl Fn(u64) -> Lacks<'a>) -> Result<(), Failure> {
+        let (root, others) = (self.root.dbs.current(), self.sweep.others.clone());
         let groups = self.groups().await?;
-        let new = New { before, containers: due };
-        let others = groups.iter().filter(|group| **group != ROOT);
-        let others = others.map(|group| bring(root.clone(), others_of, *group, Some(new)));
-        try_join_all(others).await.map(drop)
+        let told = groups.iter().filter(|group| **group != ROOT);
+        let told = told.map(|group| bring(root.clone(), *group, lacks(*group), |some| ask(&others, some)));
+        let told = try_join_all(told).await;
+        if !told.as_ref().is_ok_and(|told| told.iter().all(|told| !told.is_all)) {
+            self.queue.wait_again(Instant::now());
+        }
+        told.map(drop)
     }
 
     pub(super) async fn read<T: Send + 'static>(
