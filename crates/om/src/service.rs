@@ -330,7 +330,7 @@ impl OmService {
     ) -> Result<T, Failure> {
         let permit = self.scans.clone().try_acquire_owned();
         let permit = permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
-        let read = tokio::task::spawn_blocking(move || {
+        let read = raft::blocking(move || {
             let _held_while_reading = permit;
             read(&tables)
         });

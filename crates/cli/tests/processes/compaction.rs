@@ -76,7 +76,7 @@ async fn small_objects_that_are_deleted_come_back_and_what_is_left_stays() {
         disks_per_datanode: 1,
         pipelines_per_disk: 1,
         container_bytes_max: 2 << 20,
-        om_args: "--reclaim-after 1s".to_owned(),
+        om_args: "--reclaim-after 1s --any-reclaim-after".to_owned(),
         scm_args: "--roll-dead-after 3s".to_owned(),
         // Slow enough that a node dies in the middle.
         datanode_args: "--compact-bytes-per-second 400000".to_owned(),
