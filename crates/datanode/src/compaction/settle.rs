@@ -36,6 +36,7 @@ pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> 
         let is_behind = disk.index.with(move |index| index.points_before(container, start)).await?;
         if is_behind {
             let moves = find_moves(disk.space.disk(), container, &compacted, first_stray).await?;
+            disk.space.move_discards(OWNERS_DIR, owner, |place| moves.get(place)).await?;
             let moved = disk.index.with(move |index| {
                 index.check_moves(container, start, &moves)?;
                 index.apply_moves(container, start, &moves)

@@ -182,6 +182,8 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     }
     delete(&disk, (40..60).chain([LARGE_BLOCK])).await;
     slow.await.unwrap().unwrap().unwrap();
+    let used = disk_use(&**disk.space.disk(), FIRST).await.unwrap();
+    assert!(used.discards.dead_bytes > 10 * SMALL_BYTES as u64, "counted where they are now: {used:?}");
     let after = look(&disk).await.unwrap();
     let is_deleted = |local: u64| (10..60).contains(&local) || local == LARGE_BLOCK;
     assert_eq!(after.blocks, blocks_without(is_deleted));
@@ -190,6 +192,8 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     assert_eq!(after, other);
     compacted(&disk).await.unwrap().unwrap();
     assert_eq!(look(&disk).await.unwrap(), other);
+    let left_dead = disk_use(&**disk.space.disk(), FIRST).await.unwrap().discards.dead_bytes;
+    assert_eq!(left_dead, 0, "the next one leaves them out");
     drop(disk);
     check_offline(&left, &other).await;
 }
