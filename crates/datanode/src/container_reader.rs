@@ -240,7 +240,7 @@ fn facts_of(compacted: &Compacted) -> anyhow::Result<Option<Facts>> {
 }
 
 /// What a container's files take on its disk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DiskUse {
     /// Their lengths but for the holes of deleted blocks.
     pub bytes: u64,

@@ -49,6 +49,8 @@ pub(crate) struct DatanodeDisk {
     pub deleting: tokio::sync::Mutex<()>,
     /// The last moments at which blocks were deleted, of containers of which that is not long ago.
     pub deleted_lately: Mutex<BTreeMap<ContainerId, Instant>>,
+    /// Containers with what a compaction left and nobody could settle yet.
+    pub unsettled: Mutex<BTreeSet<ContainerId>>,
     /// A lock that is held while it is written how a container ended: its file and its record have one
     /// writer.
     pub ending: tokio::sync::Mutex<()>,
@@ -100,7 +102,8 @@ impl DatanodeDisk {
         let (specs, unhealthy) = listed.await.with_context(|| format!("read the block index of {root}"))?;
         index_age::check(&*real, space.disk(), &index, &specs).await?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
-        let (counters, unknown, opening, deleting, deleted_lately, ending) = Default::default();
+        let (counters, unknown, opening, deleting, deleted_lately) = Default::default();
+        let (unsettled, ending) = Default::default();
         Ok(DatanodeDisk {
             id,
             real,
@@ -113,6 +116,7 @@ impl DatanodeDisk {
             opening,
             deleting,
             deleted_lately,
+            unsettled,
             ending,
             inventory,
             room,

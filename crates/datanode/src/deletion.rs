@@ -16,6 +16,7 @@ use crate::index::Index;
 use crate::index::records::ContainerState;
 use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
+use crate::verdict::condemns;
 use proto::{Code, Failure, Retry};
 use raftlog::{Discard, Discards, ReadError};
 use std::collections::BTreeSet;
@@ -71,17 +72,30 @@ pub(crate) async fn delete_blocks(
 /// Finishes what a crash cut short: deletions since which nobody has measured their containers. To be called
 /// before anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
+    let mut last_failure = None;
     for (container, record) in disk.index.with(Index::containers).await? {
         if record.state != ContainerState::Closed {
             continue;
         }
-        let used = disk_use(&**disk.space.disk(), container).await?;
-        let measure = disk.index.with(move |index| index.measure(container)).await?;
-        let is_measured = measure.is_some_and(|measure| measure.disk_bytes == used.bytes);
-        if used.discards.blocks > 0 && !is_measured {
-            info!(%container, "finish deletions of blocks that a crash may have cut short");
-            finish_deletions(disk, container).await?;
+        match recover_in(disk, container).await {
+            Ok(()) => {}
+            // It has nothing to do with the containers after it.
+            Err(failure) if condemns(&failure) => {
+                disk.mark_unhealthy(container, format!("{failure:#}")).await;
+            }
+            Err(failure) => last_failure = Some(failure),
         }
+    }
+    last_failure.map_or(Ok(()), Err)
+}
+
+async fn recover_in(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
+    let used = disk_use(&**disk.space.disk(), container).await?;
+    let measure = disk.index.with(move |index| index.measure(container)).await?;
+    let is_measured = measure.is_some_and(|measure| measure.disk_bytes == used.bytes);
+    if used.discards.blocks > 0 && !is_measured {
+        info!(%container, "finish deletions of blocks that a crash may have cut short");
+        finish_deletions(disk, container).await?;
     }
     Ok(())
 }
@@ -93,8 +107,15 @@ pub(crate) async fn finish_deletions(
 ) -> Result<(), Failure> {
     let _deleting = disk.deleting.lock().await;
     let discards = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
-    let discards =
-        discards.map_err(|failure| failed(container, "read what was discarded", &failure.into()))?;
+    let discards = match discards.map_err(anyhow::Error::from) {
+        Ok(discards) => discards,
+        Err(failure) => {
+            if condemns(&failure) {
+                disk.mark_unhealthy(container, format!("{failure:#}")).await;
+            }
+            return Err(failed(container, "read what was discarded", &failure));
+        }
+    };
     let tags = discards.tags();
     if tags.is_empty() {
         return Ok(());

@@ -7,11 +7,11 @@ use crate::import::imported_file;
 use crate::index::Index;
 use crate::layout::{DB_DIR, GROUPS_DIR, OWNERS_DIR, container_dir, pipeline_of};
 use crate::spec_file;
+use crate::verdict::condemns;
 use anyhow::{Context, bail};
 use disk::{DataDirectory, Disk};
 use proto::datanode::PipelineSpec;
 use raft::ReplicaRecord;
-use raftlog::ReadError;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{ContainerId, GroupId, GroupKind, PipelineId};
@@ -101,7 +101,7 @@ pub(crate) async fn containers_without_row(
         match pipeline_in(disk, container).await {
             Ok(Some(pipeline)) => found.push((container, pipeline)),
             Ok(None) => {}
-            Err(failure) if failure.downcast_ref().is_some_and(ReadError::condemns) => {}
+            Err(failure) if condemns(&failure) => {}
             Err(failure) => return Err(failure),
         }
     }

@@ -5,6 +5,7 @@
 use crate::import::manifest::REPEATS_MAX;
 use crate::index::Index;
 use anyhow::ensure;
+use bytes::Bytes;
 use prost::Message;
 use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
 use raftlog::WalkedRecord;
@@ -66,7 +67,12 @@ pub(crate) fn nonce_of(record: &WalkedRecord) -> Option<Nonce> {
 }
 
 fn chunk_of(record: &WalkedRecord) -> Option<ChunkCommand> {
-    match PipelineCommand::decode(record.meta.meta.clone()).ok()?.command? {
+    chunk_in(record.meta.meta.clone())
+}
+
+/// The chunk that a record is, by its meta.
+pub(crate) fn chunk_in(meta: Bytes) -> Option<ChunkCommand> {
+    match PipelineCommand::decode(meta).ok()?.command? {
         pipeline_command::Command::Chunk(chunk) => Some(chunk),
         _ => None,
     }

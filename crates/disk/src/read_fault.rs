@@ -1,3 +1,4 @@
+use crate::ReadRecordError;
 use std::io;
 
 /// The fault of a failed read: what it says of what was to be read.
@@ -20,12 +21,19 @@ const MEDIUM: [i32; 6] =
 const SHORTAGE: [i32; 6] =
     [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::EINTR, libc::EAGAIN];
 
+/// Whether a file was read, and is not what its checksum says.
+fn is_damage(error: &io::Error) -> bool {
+    let record = error.get_ref().and_then(|inner| inner.downcast_ref::<ReadRecordError>());
+    matches!(record, Some(ReadRecordError::Damaged { .. }))
+}
+
 impl ReadFault {
     pub fn of(error: &io::Error) -> ReadFault {
         match error.raw_os_error() {
             Some(code) if MEDIUM.contains(&code) => ReadFault::Medium,
             Some(code) if SHORTAGE.contains(&code) => ReadFault::Shortage,
             Some(_) => ReadFault::Other,
+            None if is_damage(error) => ReadFault::Medium,
             None => match error.kind() {
                 io::ErrorKind::OutOfMemory | io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {
                     ReadFault::Shortage

@@ -35,7 +35,7 @@ impl LogSpace {
         let range = range.start as usize..range.end as usize;
         if let Some(entry) = self.cached_at(owners_dir, &place) {
             let (bytes, crcs) = entry.body.into_parts();
-            return Ok(cut_pieces(&bytes, &crcs, 0, range));
+            return Ok(BodyPieces { meta: entry.meta, ..cut_pieces(&bytes, &crcs, 0, range) });
         }
         let explain = |error| read_error(file.clone(), place.offset, error);
         let segment = self.files().open(&file).await.map_err(|error| explain(error.into()))?;
@@ -100,7 +100,8 @@ async fn read_pieces(
         return Err(DecodeError::Cut.into());
     }
     verify(&bytes, &head.body_crcs, first_piece)?;
-    Ok(cut_pieces(&bytes, &head.body_crcs[first_piece.min(head.body_crcs.len())..], pieces.start, range))
+    let crcs = &head.body_crcs[first_piece.min(head.body_crcs.len())..];
+    Ok(BodyPieces { meta: head.meta, ..cut_pieces(&bytes, crcs, pieces.start, range) })
 }
 
 /// Reads a record's head, and the body with it when it is small.
@@ -127,7 +128,7 @@ fn verify(bytes: &Bytes, crcs: &[u32], first_piece: usize) -> Result<(), DecodeE
 
 /// Cuts a range of the body out of `bytes`, which begin at `bytes_start`, a multiple of 64 KiB, and whose
 /// sums begin with theirs. Sums of pieces that stay whole are kept, so that what the disk stored is what the
-/// next hop checks.
+/// next hop checks. The meta is left to the caller.
 fn cut_pieces(bytes: &Bytes, crcs: &[u32], bytes_start: usize, range: Range<usize>) -> BodyPieces {
     let body_end = bytes_start + bytes.len();
     let cut = bytes.slice(range.start - bytes_start..range.end - bytes_start);
@@ -150,5 +151,5 @@ fn cut_pieces(bytes: &Bytes, crcs: &[u32], bytes_start: usize, range: Range<usiz
         }
         piece_start = piece_end;
     }
-    BodyPieces { bytes: cut, crcs: cut_crcs, first_piece_bytes }
+    BodyPieces { bytes: cut, crcs: cut_crcs, first_piece_bytes, meta: Bytes::new() }
 }

@@ -317,6 +317,23 @@ impl LogSpace {
         self.append_discards(owners_dir, &mut discards, &fresh).await
     }
 
+    /// Lists again, durably, what was given up while its owner was compacted, by the places that it has since,
+    /// and punches its holes there. To be called when the copy counts, and before anything else is given up;
+    /// doing it again changes nothing. One caller at a time for each owner.
+    pub async fn move_discards(
+        &self,
+        owners_dir: &str,
+        owner: OwnerId,
+        place_now: impl Fn(&Place) -> Option<Place>,
+    ) -> io::Result<()> {
+        let mut discards = self.discards(owners_dir, owner).await?;
+        let gone = discards.iter().filter(|record| !discards.is_here(record));
+        let moved = gone.filter_map(|record| Some(Discarded { place: place_now(&record.place)?, ..*record }));
+        let fresh: Vec<Discarded> = moved.collect();
+        self.append_discards(owners_dir, &mut discards, &fresh).await?;
+        self.punch_discards(owners_dir, &discards, |_| true).await
+    }
+
     /// Punches the holes of the records with these tags, durably. Doing it again changes nothing.
     pub async fn punch_discards(
         &self,

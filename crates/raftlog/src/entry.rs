@@ -40,4 +40,6 @@ pub struct BodyPieces {
     pub bytes: Bytes,
     pub crcs: Vec<u32>,
     pub first_piece_bytes: u32,
+    /// That of the record whose body it is.
+    pub meta: Bytes,
 }

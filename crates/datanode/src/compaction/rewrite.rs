@@ -1,6 +1,6 @@
 //! One compaction of one container.
 
-use super::settle::settle;
+use super::settle::{settle, settle_or_note};
 use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_use, notes_of};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::records::ContainerState;
@@ -76,8 +76,8 @@ pub(super) async fn compact(
     if !matches!(done, Ok(Some(_))) {
         // What is written of it goes; or, where it counts already, what it was written from.
         let _deleting = disk.deleting.lock().await;
+        settle_or_note(disk, container).await?;
         let is_as_begun = is_as_begun(disk, container, &before).await?;
-        settle(disk, container).await?;
         if let Err(GivenUp::Damaged(why)) = &done
             && !is_as_begun
         {
@@ -173,6 +173,7 @@ impl<'a> Compaction<'a> {
             // Alone: a deletion of the container would have the segment in what comes after it.
             let _deleting = self.disk.deleting.lock().await;
             self.check_is_as_begun().await?;
+            self.check_room().await?;
             self.rewrite.begin_segment().await.context("begin a segment")?;
         }
         let to = self.rewrite.push(&record.walked, &body).await.context("write a segment")?;
@@ -188,6 +189,18 @@ impl<'a> Compaction<'a> {
             let nonce = nonce.with_context(|| format!("the discarded entry {index} is no chunk"))?;
             self.names.insert(index, nonce.0);
         }
+        Ok(())
+    }
+
+    /// Pipelines and copies may have taken what there was when it began.
+    async fn check_room(&self) -> anyhow::Result<()> {
+        let free_bytes = self.disk.real.space().await.context("ask for free space")?.free_bytes;
+        let options = self.disk.space.options();
+        let (reserve_bytes, segment_bytes) = (options.reserve_bytes, options.segment_bytes_max);
+        ensure!(
+            free_bytes >= reserve_bytes.saturating_add(segment_bytes),
+            "{free_bytes} bytes are free: a segment of {segment_bytes} does not fit above the reserve of {reserve_bytes}"
+        );
         Ok(())
     }
 
@@ -225,6 +238,9 @@ impl Copied<'_> {
         };
         let after = Compacted { segments: start..u32::MAX, first, last, notes: notes_of(&facts) };
         after.write(&*files, OWNERS_DIR, owner).await.context("put the copy in place")?;
+        // Before rows: as long as one has its old place, the next start does this too.
+        let relisted = disk.space.move_discards(OWNERS_DIR, owner, |place| moves.get(place)).await;
+        relisted.context("list again what was discarded meanwhile")?;
         if planted::has(Bug::OldSegmentsGoFirst) {
             disk.space.remove_stray_segments(OWNERS_DIR, owner).await?;
         }
@@ -283,7 +299,7 @@ async fn check_hash(
 }
 
 /// Its hash, its ends and its repeats are what they were.
-async fn measure_again(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
+pub(super) async fn measure_again(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
     let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
     let saved = disk.index.with(move |index| match index.measure(container)? {
         Some(measure) => index.save_measure(container, &crate::index::Measure { disk_bytes, ..measure }),

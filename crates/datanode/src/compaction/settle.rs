@@ -1,9 +1,11 @@
 //! What a compaction left half done, because of a crash or a failure.
 
+use super::rewrite::measure_again;
 use crate::container_reader::{ContainerReader, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::{Index, Moves};
 use crate::layout::OWNERS_DIR;
+use crate::verdict::condemns;
 use anyhow::{Context, bail};
 use disk::Disk;
 use raftlog::{Compacted, Discards, stray_segments};
@@ -15,12 +17,33 @@ use types::{ContainerId, OwnerId};
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
     for (container, _) in disk.index.with(Index::containers).await? {
         let _deleting = disk.deleting.lock().await;
-        // Until the next start its rows point to segments that count no more, and are there.
-        if let Err(failure) = settle(disk, container).await {
-            error!(%container, error = format!("{failure:#}"), "cannot finish a compaction that was cut short");
-        }
+        // Its error is logged, and what rows point to is there meanwhile.
+        let _ = settle_or_note(disk, container).await;
     }
     Ok(())
+}
+
+/// Settles what nobody could settle before.
+pub(super) async fn settle_noted(disk: &Arc<DatanodeDisk>) {
+    let noted = disk.unsettled.lock().expect("no holder panics").clone();
+    for container in noted {
+        let _deleting = disk.deleting.lock().await;
+        if settle_or_note(disk, container).await.is_ok() {
+            disk.unsettled.lock().expect("no holder panics").remove(&container);
+        }
+    }
+}
+
+/// Settles a container. One where that fails is noted, to be tried again, and is marked unhealthy where the
+/// failure says that its bytes are wrong. To be called with the disk's lock for deletions.
+pub(super) async fn settle_or_note(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
+    let Err(failure) = settle(disk, container).await else { return Ok(()) };
+    error!(%container, error = format!("{failure:#}"), "cannot finish a compaction that was cut short; it is tried again");
+    if condemns(&failure) {
+        disk.mark_unhealthy(container, format!("finish a compaction: {failure:#}")).await;
+    }
+    disk.unsettled.lock().expect("no holder panics").insert(container);
+    Err(failure)
 }
 
 /// Leaves only what counts: rows point to it, and no other segment is there. To be called with the disk's
@@ -36,6 +59,7 @@ pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> 
         let is_behind = disk.index.with(move |index| index.points_before(container, start)).await?;
         if is_behind {
             let moves = find_moves(disk.space.disk(), container, &compacted, first_stray).await?;
+            disk.space.move_discards(OWNERS_DIR, owner, |place| moves.get(place)).await?;
             let moved = disk.index.with(move |index| {
                 index.check_moves(container, start, &moves)?;
                 index.apply_moves(container, start, &moves)
@@ -44,6 +68,9 @@ pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> 
         }
     }
     let bytes = disk.space.remove_stray_segments(OWNERS_DIR, owner).await.context("remove segments")?;
+    if first_stray < start {
+        measure_again(disk, container).await?;
+    }
     info!(%container, segments = strays.len(), bytes, "removed segments that a compaction left");
     Ok(())
 }

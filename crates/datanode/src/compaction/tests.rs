@@ -1,6 +1,8 @@
 //! What compactions leave of a container.
 
+use super::recover;
 use super::rewrite::{Done, GivenUp, compact};
+use super::settle::settle_noted;
 use super::worker::{CompactOptions, Compactor, candidate};
 use crate::container_reader::{ContainerReader, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
@@ -25,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use types::{BlockId, BlockName, Nonce, OwnerId};
 
 const OWNER: OwnerId = OwnerId(FIRST.0);
+const EMFILE: i32 = 24;
 
 /// Small segments, so that a compaction makes several.
 pub(super) fn options() -> DatanodeOptions {
@@ -182,6 +185,8 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     }
     delete(&disk, (40..60).chain([LARGE_BLOCK])).await;
     slow.await.unwrap().unwrap().unwrap();
+    let used = disk_use(&**disk.space.disk(), FIRST).await.unwrap();
+    assert!(used.discards.dead_bytes > 10 * SMALL_BYTES as u64, "counted where they are now: {used:?}");
     let after = look(&disk).await.unwrap();
     let is_deleted = |local: u64| (10..60).contains(&local) || local == LARGE_BLOCK;
     assert_eq!(after.blocks, blocks_without(is_deleted));
@@ -190,6 +195,8 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     assert_eq!(after, other);
     compacted(&disk).await.unwrap().unwrap();
     assert_eq!(look(&disk).await.unwrap(), other);
+    let left_dead = disk_use(&**disk.space.disk(), FIRST).await.unwrap().discards.dead_bytes;
+    assert_eq!(left_dead, 0, "the next one leaves them out");
     drop(disk);
     check_offline(&left, &other).await;
 }
@@ -224,17 +231,49 @@ async fn a_compaction_that_fails_after_its_end_is_finished() {
     };
     let patience = std::time::Duration::from_secs(60);
     let real = Arc::new(RealDisk::open_once_free(&left.root(), 1, patience).await.unwrap());
-    let has_failed = AtomicBool::new(false);
-    let failing = HookedDisk::new(real.clone(), move |call| {
-        let is_first = call.operation == Operation::RemoveFile && !has_failed.swap(true, Ordering::SeqCst);
-        if is_first { Act::Fail(std::io::Error::from_raw_os_error(5)) } else { Act::Pass }
-    });
+    let fails = Arc::new(AtomicBool::new(true));
+    let failing = {
+        let fails = fails.clone();
+        HookedDisk::new(real.clone(), move |call| {
+            let is_failing = call.operation == Operation::RemoveFile && fails.load(Ordering::SeqCst);
+            if is_failing { Act::Fail(std::io::Error::from_raw_os_error(EMFILE)) } else { Act::Pass }
+        })
+    };
     let disk = DatanodeDisk::open_over(real, Arc::new(failing), &options(), Inventory::default()).await;
     let disk = Arc::new(disk.unwrap());
     assert!(matches!(compacted(&disk).await, Err(GivenUp::Failed(_))));
     let record = Compacted::read(&**disk.space.disk(), OWNERS_DIR, OWNER).await.unwrap();
-    assert!(record.is_compacted());
+    assert!(record.is_compacted() && !strays(&disk).await.is_empty());
+    for is_at_start in [false, true] {
+        match is_at_start {
+            false => settle_noted(&disk).await,
+            true => recover(&disk).await.unwrap(),
+        }
+        assert_eq!(*disk.unsettled.lock().unwrap(), [FIRST].into(), "to be tried again");
+    }
+    assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None, "nothing is wrong with it");
+    fails.store(false, Ordering::SeqCst);
+    settle_noted(&disk).await;
+    assert!(disk.unsettled.lock().unwrap().is_empty());
     assert_eq!((strays(&disk).await, look(&disk).await), (Vec::new(), Ok(before)));
+}
+
+/// Others may have taken the room since the container was chosen.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_would_take_the_reserve_is_given_up() {
+    let left = Left::of_small_blocks().await;
+    delete(&open(&left).await, 10..40).await;
+    let patience = std::time::Duration::from_secs(60);
+    let real = Arc::new(RealDisk::open_once_free(&left.root(), 1, patience).await.unwrap());
+    let log = LogSpaceOptions { reserve_bytes: 1 << 60, ..options().log };
+    let options = DatanodeOptions { log, ..options() };
+    let disk = Arc::new(DatanodeDisk::open(real, &options, Inventory::default()).await.unwrap());
+    let given_up = compacted(&disk).await;
+    assert!(
+        matches!(&given_up, Err(GivenUp::Failed(why)) if why.to_string().contains("reserve")),
+        "{given_up:?}"
+    );
+    assert_eq!((strays(&disk).await, disk.index.unhealthy(FIRST).unwrap()), (Vec::new(), None));
 }
 
 /// Where the hash was computed before, records that have another one are not written.

@@ -1,6 +1,7 @@
 //! Finding the containers of a disk that are worth being written anew, and doing so, one after the other.
 
 use super::rewrite::{Done, GivenUp, compact};
+use super::settle::settle_noted;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::records::ContainerState;
 use crate::inventory::Replica;
@@ -60,7 +61,13 @@ impl Compactor {
 
     /// May be dropped anywhere: a compaction that a crash may cut short as well.
     pub(crate) async fn run(mut self) {
+        let mut settle_due = Instant::now();
         while self.disk.failure().is_none() {
+            // Whether or not SCM has stopped it: that gives back alone.
+            if settle_due <= Instant::now() {
+                settle_noted(&self.disk).await;
+                settle_due = Instant::now() + RETRY;
+            }
             match self.next() {
                 Some(candidate) => self.compact(candidate).await,
                 None => sleep(LOOK_INTERVAL).await,

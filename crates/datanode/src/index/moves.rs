@@ -35,6 +35,12 @@ impl Moves {
         Ok(())
     }
 
+    /// The place by now of what stood at a place, if that was copied.
+    pub(crate) fn get(&self, from: &Place) -> Option<Place> {
+        let to = self.of(ChunkPlace::of(*from)).ok()?;
+        Some(Place { segment: to.segment, offset: to.offset, ..*from })
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.moves.len()
     }

@@ -9,6 +9,7 @@ use crate::index::records::{ContainerRecord, ContainerState};
 use crate::index::{Committed, Facts, Index, Measure, TermEnd, Terms};
 use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
+use crate::verdict::condemns;
 use crate::workers::Workers;
 use raftlog::DiscardsSum;
 use std::collections::BTreeSet;
@@ -114,7 +115,7 @@ impl Surveyor {
             let is_end = record.state == ContainerState::Closed && index.is_written(container, &record)?;
             Ok(Some((record, is_end, index.measure(container)?, index.unhealthy(container)?)))
         });
-        let Some((record, is_end, measure, unhealthy)) = read.await? else {
+        let Some((record, is_end, measure, mut unhealthy)) = read.await? else {
             self.inventory.remove(container, disk.id);
             return Ok(None);
         };
@@ -124,11 +125,24 @@ impl Surveyor {
             return Ok(self.open_before(disk, &record));
         }
         // Of a container that was just closed the last segment is cut to its length a moment later.
-        let DiskUse { bytes: disk_bytes, discards } = disk_use(&**disk.space.disk(), container).await?;
+        let used = match disk_use(&**disk.space.disk(), container).await {
+            // Its row says what it is nevertheless, so that it is replaced and can be deleted.
+            Err(failure) if condemns(&failure) => {
+                let why = format!("{failure:#}");
+                disk.mark_unhealthy(container, why.clone()).await;
+                unhealthy.get_or_insert(why);
+                None
+            }
+            used => Some(used?),
+        };
+        let is_unread = used.is_none();
+        let DiskUse { bytes: disk_bytes, discards } = used.unwrap_or_default();
         let measure = match (record.state.is_over(), measure) {
-            (false, _) => Measure { disk_bytes, copied: false, hash: None, facts: Facts::default() },
+            (true, None) if !is_unread => measure_closed(disk, container).await?,
             (true, Some(measure)) => measure,
-            (true, None) => measure_closed(disk, container).await?,
+            (false, _) | (true, None) => {
+                Measure { disk_bytes, copied: false, hash: None, facts: Facts::default() }
+            }
         };
         let committed = match record.state {
             ContainerState::Open => None,

@@ -7,9 +7,10 @@ use crate::datanode_disk::DatanodeDisk;
 use crate::index::{BlockInfo, Index, Piece};
 use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
+use crate::repeats::chunk_in;
 use crate::verdict::condemns;
 use planted::Bug;
-use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};
+use proto::datanode::{ChunkCommand, HeadRequest, HeadResponse, ReadChunk, ReadRequest};
 use proto::{Code, Failure, Retry};
 use raft::WaitError;
 use raftlog::{BodyPieces, ReadError};
@@ -20,7 +21,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{error, info, warn};
-use types::{BlockId, BlockName, ContainerId, LogIndex, PipelineId};
+use types::{BlockId, BlockName, ContainerId, LogIndex, Nonce, PipelineId};
 
 /// Places looked up in the index at once.
 const PIECES_MAX: usize = 64;
@@ -31,6 +32,8 @@ type Message = Roomy<ReadChunk>;
 pub(super) struct Read {
     disk: Arc<DatanodeDisk>,
     block: BlockId,
+    /// That of the block that was found.
+    nonce: Nonce,
     range: Range<u64>,
     /// The places of its first bytes.
     first: Vec<Piece>,
@@ -57,7 +60,8 @@ pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Rea
         0 => u32::MAX,
         bytes => bytes,
     };
-    Ok(Read { disk, block: block.id(), range, first, memory: served.read_memory.clone(), message_bytes_max })
+    let (block, nonce, memory) = (block.id(), info.nonce, served.read_memory.clone());
+    Ok(Read { disk, block, nonce, range, first, memory, message_bytes_max })
 }
 
 /// A block, and the places of the first bytes that are asked for.
@@ -190,54 +194,72 @@ impl Read {
     async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<Message, Failure> {
         let room = self.memory.room(part.end - part.start).await?;
         let offset = piece.offset + u64::from(part.start);
-        let BodyPieces { bytes, crcs, first_piece_bytes } = self.read_body(*piece, part).await?;
+        let BodyPieces { bytes, crcs, first_piece_bytes, .. } = self.read_body(*piece, part).await?;
         Ok(Roomy(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes }, room))
     }
 
-    /// Reads where the index says, until it says the same again: a compaction moves records, and removes what
-    /// it moved them from only once the index has their new places.
+    /// Reads where the index says, until what is there is this chunk, or the index says the same again. Its
+    /// places may be old: a compaction moves records, and in a replica that was deleted and copied here again
+    /// another block's may stand there.
     async fn read_body(&self, mut piece: Piece, part: Range<u32>) -> Result<BodyPieces, Failure> {
+        let mut is_confirmed = false;
         loop {
-            let failure = match self.disk.space.read_body(OWNERS_DIR, piece.place, part.clone()).await {
+            let failure = match self.read_at(&piece, part.clone()).await {
                 Ok(body) => return Ok(body),
-                Err(failure) => failure,
+                Err(failure) if failure.condemns() => failure,
+                Err(failure) => return Err(self.unreadable(&failure)),
             };
-            let moved = match &failure {
-                ReadError::NotFound { .. } => self.moved(piece).await,
-                _ => None,
-            };
-            match moved {
-                Some(moved) => piece = moved,
-                None => return Err(self.unreadable(failure).await),
+            let now = self.look_again(&piece).await?;
+            if now.place == piece.place && is_confirmed {
+                return Err(self.damaged(&failure).await);
             }
+            // Once more also where it is the same: what was read may be what stood there before.
+            is_confirmed = now.place == piece.place;
+            piece = now;
         }
     }
 
-    /// The same bytes of the block in another place, if the index has one by now.
-    async fn moved(&self, piece: Piece) -> Option<Piece> {
+    /// Reads at a place what must be the block's chunk.
+    async fn read_at(&self, piece: &Piece, part: Range<u32>) -> Result<BodyPieces, ReadError> {
+        let body = self.disk.space.read_body(OWNERS_DIR, piece.place, part).await?;
+        let is_of_block = |chunk: ChunkCommand| {
+            chunk.nonce[..] == self.nonce.0.to_be_bytes() && chunk.offset == piece.offset
+        };
+        if chunk_in(body.meta.clone()).is_some_and(is_of_block) {
+            return Ok(body);
+        }
+        let (file, offset) = (format!("segment {}", piece.place.segment), piece.place.offset);
+        let why = format!("the record is not the chunk of block {} at its byte {}", self.block, piece.offset);
+        Err(ReadError::Damaged { file, offset, why })
+    }
+
+    /// The same bytes of the block, in the place that the index has for them by now.
+    async fn look_again(&self, piece: &Piece) -> Result<Piece, Failure> {
         let (block, range) = (self.block, piece.offset..piece.offset + 1);
-        let pieces = self.disk.index.with(move |index| index.pieces(block, range, 1)).await.ok()?;
-        let is_elsewhere =
-            |now: &Piece| now.place != piece.place && (now.offset, now.end()) == (piece.offset, piece.end());
-        pieces.into_iter().find(is_elsewhere)
+        let found = self.disk.index.with(move |index| look_up(index, block, range)).await;
+        let found = found.map_err(|failure| self.broken_index(&failure))?;
+        // What was deleted since its places were looked up reads as zeros, and nothing is wrong with that.
+        let found = found.filter(|(info, _)| info.nonce == self.nonce);
+        let (_, pieces) = found.ok_or_else(|| not_found(block, Retry::Elsewhere))?;
+        let is_same = |now: &Piece| (now.offset, now.end()) == (piece.offset, piece.end());
+        pieces.into_iter().find(is_same).ok_or_else(|| not_found(block, Retry::Elsewhere))
     }
 
-    /// Tells a reader of a failed read: bytes that do not check, or that the medium cannot give back, make
-    /// this replica of the container unhealthy.
-    async fn unreadable(&self, failure: ReadError) -> Failure {
+    /// Tells a reader of a read that may succeed when it is tried again.
+    fn unreadable(&self, failure: &ReadError) -> Failure {
         let block = self.block;
+        error!(disk = %self.disk.real.root().display(), %block, %failure, "cannot read a block");
         let message = format!("read block {block}: {failure}");
-        if !failure.condemns() {
-            error!(disk = %self.disk.real.root().display(), %block, %failure, "cannot read a block");
-            return Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) };
-        }
-        // What was deleted since its places were looked up reads as zeros, and nothing is wrong with that.
-        if let Ok(None) = self.disk.index.with(move |index| index.block(block)).await {
-            return not_found(block, Retry::Elsewhere);
-        }
+        Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
+    }
+
+    /// Tells a reader of bytes that do not check, or that the medium cannot give back: they make this replica
+    /// of the container unhealthy.
+    async fn damaged(&self, failure: &ReadError) -> Failure {
+        let block = self.block;
         error!(disk = %self.disk.real.root().display(), %block, %failure, "a block is damaged");
         self.disk.mark_unhealthy(block.container, failure.to_string()).await;
-        Failure::new(Code::Corrupt, message)
+        Failure::new(Code::Corrupt, format!("read block {block}: {failure}"))
     }
 
     fn broken_index(&self, failure: &anyhow::Error) -> Failure {
@@ -395,9 +417,10 @@ mod tests {
         let disk = open(&left).await;
         let find = |local| {
             let (block, range) = (BlockId { container: FIRST, local }, 0..SMALL_BYTES as u64);
-            let (_, first) = look_up(&disk.index, block, range.clone()).unwrap().unwrap();
+            let (info, first) = look_up(&disk.index, block, range.clone()).unwrap().unwrap();
             let memory = ReadMemory::new(8 << 20, Duration::from_secs(60));
-            Read { disk: disk.clone(), block, range, first, memory, message_bytes_max: u32::MAX }
+            let nonce = info.nonce;
+            Read { disk: disk.clone(), block, nonce, range, first, memory, message_bytes_max: u32::MAX }
         };
         let (stays, goes) = (find(60), find(20));
         delete(&disk, 10..50).await;
@@ -408,6 +431,16 @@ mod tests {
         assert_eq!(read.data[..], bytes_of(60));
         let gone = goes.at_once().await.unwrap().map(drop).unwrap_err();
         assert_eq!(gone.code, Code::NotFound, "{gone}");
+
+        // Another block's record stands where this one was, as in a replica that was copied here meanwhile.
+        let (mut stale, other) = (find(60), find(61));
+        stale.first = other.first.clone();
+        let Some(Ok(Roomy(read, _))) = stale.at_once().await else { panic!("it is there") };
+        assert_eq!(read.data[..], bytes_of(60));
+        // So does what begins no record.
+        stale.first[0].place.offset += 8;
+        let Some(Ok(Roomy(read, _))) = stale.at_once().await else { panic!("it is there") };
+        assert_eq!(read.data[..], bytes_of(60));
         assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
     }
 

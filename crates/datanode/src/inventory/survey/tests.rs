@@ -172,3 +172,23 @@ async fn a_container_is_not_released_while_its_log_is_opened_or_stands_still() {
     pipelines.forget(pipeline);
     assert!(pipelines.has_released(&closed), "nobody here knows of it any more");
 }
+
+/// Nothing of it can be read without that file, and nothing but a copy of another replica mends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_whose_compaction_has_a_damaged_record_is_told_as_unhealthy() {
+    let left = Left::of_small_blocks().await;
+    {
+        let disk = crate::compaction::tests::open(&left).await;
+        crate::compaction::tests::delete(&disk, 10..40).await;
+        crate::compaction::tests::compacted(&disk).await.unwrap().unwrap();
+    }
+    left.flip("containers/0000000000000064/compacted", 40);
+    let (surveyor, disk) = surveyor(&left).await;
+    crate::compaction::recover(&disk).await.unwrap();
+    crate::deletion::recover(&disk).await.unwrap();
+    surveyor.look_at_all().await;
+    let replica = surveyor.inventory.get(FIRST).unwrap();
+    assert!(replica.unhealthy.as_ref().is_some_and(|why| why.contains("compacted")), "{replica:?}");
+    assert_eq!((replica.state, replica.released), (ContainerState::Closed, true));
+    assert_eq!(disk.index.unhealthy(FIRST).unwrap(), replica.unhealthy);
+}
