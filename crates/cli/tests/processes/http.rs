@@ -146,7 +146,7 @@ fn names_exist_or_are_written_of(page: &str) {
 
 /// Names that a whole cluster need not show: with `--dns-listen`, with `--s3-request-log`, once a message was
 /// refused, while a snapshot is sent.
-const SHOWN_SOMETIMES: [&str; 6] = [
+const SHOWN_SOMETIMES: [&str; 8] = [
     "flotilla_dns_",
     "flotilla_s3_request_log_",
     "flotilla_raft_messages_refused_total",
@@ -154,6 +154,8 @@ const SHOWN_SOMETIMES: [&str; 6] = [
     // Of a group that has been led here for a moment.
     "flotilla_om_unused_containers",
     "flotilla_om_unused_oldest",
+    "flotilla_om_lost_names",
+    "flotilla_om_sweep_waiting_containers",
 ];
 
 /// The names that the page has, whole ones and those of which a row has only the end: of several that begin
