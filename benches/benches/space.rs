@@ -1,6 +1,9 @@
 //! How soon and at what cost deleted bytes come back on a whole cluster of processes. Ends with one line of JSON.
 //! `./dev bench space [--quick] [--small=N] [--large=N] [--reclaim-after=SECONDS]`
 
+// A bench measures wall-clock time.
+#![allow(clippy::disallowed_methods)]
+
 use anyhow::{Context, ensure};
 use flotilla_benches::space::{SpaceCluster, Watch};
 use serde_json::{Value, json};

@@ -71,7 +71,7 @@ impl S3 {
         let url = self.bucket.create_multipart_upload(Some(&self.credentials), key).sign(SIGNED_FOR);
         let answer = self.send(self.http.post(url)).await?;
         let answer = String::from_utf8_lossy(&answer);
-        let begun = CreateMultipartUpload::parse_response(&*answer).map_err(|why| format!("{why:?}"))?;
+        let begun = CreateMultipartUpload::parse_response(&answer).map_err(|why| format!("{why:?}"))?;
         Ok(begun.upload_id().to_owned())
     }
 
