@@ -7,11 +7,13 @@ readonly OM_AWAY_SECONDS=2
 readonly DRILL_ACCESS_KEY=FLOTDRILLDRILLDRILL0
 readonly DRILL_SECRET_KEY=drill-secret-key-of-some-length
 
+# Who kills and starts OMs, while it runs.
+drill_killer=""
 # The processes of the store by name, and their command lines.
 declare -A drill_pids=() drill_lines=()
 
 drill_clients() {
-    local status=0 kills=0 killer steps
+    local status=0 kills=0 steps
     ensure_build_environment
     ensure_python
     ensure_client_venv "$root/crates/s3gw/tests/clients/requirements.txt"
@@ -20,11 +22,10 @@ drill_clients() {
     scratch=$(mktemp -d)
     start_drill_store
     kill_oms >"$scratch/kills" &
-    killer=$!
+    drill_killer=$!
     run_clients 2>&1 | tee "$scratch/clients.log" >&2 || status=1
-    kill "$killer" && wait "$killer" || true
-    kills=$(wc -l <"$scratch/kills")
     stop_drill_store
+    kills=$(wc -l <"$scratch/kills")
     steps=$(grep -oE '[0-9]+ passed, [0-9]+ failed' "$scratch/clients.log" \
         | awk '{ passed += $1; failed += $3 } END { printf "\"failed\":%d,\"passed\":%d", failed, passed }')
     [[ $steps != *'"passed":0' && $kills -gt 0 ]] || status=1
@@ -80,7 +81,7 @@ await_drill_process() {
 
 # Runs until it is killed; a line for each kill. What it started ends with it.
 kill_oms() {
-    trap 'kill -KILL "${drill_pids[om1]}" "${drill_pids[om2]}" "${drill_pids[om3]}" 2>/dev/null; exit 0' TERM
+    trap 'kill -KILL "${drill_pids[om1]}" "${drill_pids[om2]}" "${drill_pids[om3]}" 2>/dev/null; exit 0' INT TERM
     while true; do
         for at in om1 om2 om3; do
             sleep "$OM_KILL_INTERVAL_SECONDS"
@@ -95,6 +96,11 @@ kill_oms() {
 
 stop_drill_store() {
     local at
+    # First: it knows of OMs that it has started since, and would start more.
+    if [[ -n $drill_killer ]]; then
+        kill "$drill_killer" 2>/dev/null && wait "$drill_killer" || true
+        drill_killer=""
+    fi
     for at in "${!drill_pids[@]}"; do kill -KILL "${drill_pids[$at]}" 2>/dev/null || true; done
     drill_pids=()
 }

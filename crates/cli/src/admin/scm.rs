@@ -102,9 +102,10 @@ impl Scm {
                 Repeat::Always => LOOK_MAX,
                 Repeat::IfRefused => ANSWER_MAX,
             };
+            let is_named = self.naming.is_known();
             let failure = match tokio::time::timeout(within, call(&mut client)).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(status)) if self.naming.learn(&status) => continue,
+                Ok(Err(status)) if !is_named && self.naming.learn(&status) => continue,
                 Ok(Err(status)) => Failure::from(status),
                 Err(_) => {
                     Failure::new(Code::OutcomeUnknown, format!("no answer from {address} in {within:?}"))
