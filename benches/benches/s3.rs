@@ -5,10 +5,10 @@
 
 use anyhow::Context;
 use flotilla_benches::blocks::Windows;
-use flotilla_benches::flotilla_binary;
+use flotilla_benches::{Peak, flotilla_binary};
 use flotilla_benches::s3::{
-    Counted, Kind, Measured, Memory, Objects, Pace, Size, Target, Watch, counting_library,
-    operations_counted, run,
+    Counted, Kind, Measured, Memory, Objects, Pace, Size, Target, counting_library, operations_counted,
+    run,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -112,7 +112,7 @@ fn targets(plan: &Plan) -> anyhow::Result<Vec<Target>> {
 
 fn load(plan: &Plan) -> anyhow::Result<Value> {
     let targets = targets(plan)?;
-    let watches: Vec<Watch> = targets.iter().map(Watch::start).collect();
+    let peaks: Vec<Peak> = targets.iter().map(Memory::peak).collect();
     let objects = Objects::default();
     println!(
         "windows of {:?}, after {:?}; CPU in ms an operation: of all processes of a target, then of each kind, then the clients'\n{:<6} {:>6} {:>7} {:<9} {:>9} {:>9} {:>9} {:>7}  by process",
@@ -139,8 +139,8 @@ fn load(plan: &Plan) -> anyhow::Result<Value> {
     std::thread::sleep(plan.settle);
     let memory: Vec<Value> = targets
         .iter()
-        .zip(&watches)
-        .map(|(target, watch)| report_memory(target, watch, plan.settle))
+        .zip(&peaks)
+        .map(|(target, peak)| report_memory(target, peak, plan.settle))
         .collect();
     Ok(json!({"rows": rows, "memory": memory}))
 }
@@ -204,7 +204,7 @@ fn report(target: &Target, kind: Kind, size: &Size, clients: usize, measured: &M
     })
 }
 
-fn report_memory(target: &Target, watch: &Watch, settle: Duration) -> Value {
+fn report_memory(target: &Target, peak: &Peak, settle: Duration) -> Value {
     let settled = Memory::of(target);
     let mib = |bytes: u64| (bytes as f64 / MIB).round();
     let each: Vec<String> =
@@ -212,12 +212,12 @@ fn report_memory(target: &Target, watch: &Watch, settle: Duration) -> Value {
     println!(
         "{:<9} resident, MiB: {} at most, {} after {settle:?} of rest: {}",
         target.name,
-        mib(watch.most_bytes()),
+        mib(peak.bytes()),
         mib(settled.bytes()),
         each.join(", ")
     );
     json!({
-        "target": target.name, "most_mib": mib(watch.most_bytes()), "settled_mib": mib(settled.bytes()),
+        "target": target.name, "most_mib": mib(peak.bytes()), "settled_mib": mib(settled.bytes()),
         "settled_after_seconds": settle.as_secs(),
         "settled_mib_by_process": settled.each.iter().map(|(name, bytes)| (name.to_string(), json!(mib(*bytes)))).collect::<serde_json::Map<_, _>>(),
         "goal": {"settled_mib_max": mib(SETTLED_BYTES_MAX), "reached": settled.bytes() <= SETTLED_BYTES_MAX},

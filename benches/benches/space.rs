@@ -5,7 +5,7 @@
 #![allow(clippy::disallowed_methods)]
 
 use anyhow::{Context, ensure};
-use flotilla_benches::space::{SpaceCluster, Watch};
+use flotilla_benches::space::SpaceCluster;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -117,7 +117,7 @@ fn overwritten(plan: &Plan) -> anyhow::Result<Value> {
     let small = objects(plan.small, 4 * KIB);
     let again = format!("objects {small} --clients 64");
     cluster.load(&again)?;
-    let (first, watch) = (cluster.disks().bytes(), Watch::start(&cluster.disks()));
+    let (first, peak) = (cluster.disks().bytes(), cluster.disks().peak());
     let begun = Instant::now();
     for _ in 0..OVERWRITES {
         cluster.load(&again)?;
@@ -126,7 +126,7 @@ fn overwritten(plan: &Plan) -> anyhow::Result<Value> {
     let live_bytes = plan.small * 4 * KIB * REPLICAS;
     let check = cluster.load(&format!("check {small} --stays 1 --clients 16"));
     check.context("what was overwritten is not what it should be")?;
-    let most = watch.most_bytes();
+    let most = peak.bytes();
     ensure!(most > 0, "nobody looked");
     let figures = json!({
         "objects": plan.small, "times": OVERWRITES, "seconds": took.as_secs_f64(), "live_bytes": live_bytes,

@@ -9,6 +9,7 @@ pub mod idle;
 pub mod kvnodes;
 pub mod multiraft;
 pub mod namespace;
+mod peak;
 mod raw;
 pub mod s3;
 mod scrape;
@@ -17,6 +18,7 @@ mod usage;
 pub mod wal;
 mod writer;
 
+pub use peak::Peak;
 pub use raw::raw_append;
 pub use writer::{PipelineWriter, open_pipelines};
 

@@ -12,5 +12,5 @@ mod target;
 pub use counts::{Counted, counting_library, operations_counted};
 pub use load::{Kind, Measured, Pace, run};
 pub use objects::{Objects, Size};
-pub use processes::{Memory, Watch};
+pub use processes::Memory;
 pub use target::Target;

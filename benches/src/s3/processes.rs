@@ -1,8 +1,6 @@
 use super::Target;
+use crate::Peak;
 use crate::usage::Usage;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Between two looks at memory.
@@ -34,40 +32,10 @@ impl Memory {
     pub fn bytes(&self) -> u64 {
         self.each.iter().map(|(_, bytes)| bytes).sum()
     }
-}
 
-/// Looks at the memory of a target's processes again and again, and keeps the most that they had together.
-pub struct Watch {
-    most: Arc<AtomicU64>,
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    pub fn start(target: &Target) -> Watch {
+    /// The most that a target's processes have together.
+    pub fn peak(target: &Target) -> Peak {
         let pids: Vec<u32> = target.processes.iter().flat_map(|(_, pids)| pids.clone()).collect();
-        let (most, over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (most_here, over_here) = (most.clone(), over.clone());
-        let thread = std::thread::spawn(move || {
-            while !over_here.load(Ordering::Relaxed) {
-                let bytes = pids.iter().map(|pid| Usage::resident_bytes_of(*pid)).sum();
-                most_here.fetch_max(bytes, Ordering::Relaxed);
-                std::thread::sleep(LOOK_INTERVAL);
-            }
-        });
-        Watch { most, over, thread: Some(thread) }
-    }
-
-    pub fn most_bytes(&self) -> u64 {
-        self.most.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Peak::watch(LOOK_INTERVAL, move || pids.iter().map(|pid| Usage::resident_bytes_of(*pid)).sum())
     }
 }

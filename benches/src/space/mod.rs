@@ -4,4 +4,4 @@ mod cluster;
 mod room;
 
 pub use cluster::SpaceCluster;
-pub use room::{Room, Watch};
+pub use room::Room;
