@@ -8,7 +8,7 @@ use raft::{
     Role, StateMachine, Timing,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
-use rpc::{Channel, Connector, TcpConnector, server_builder};
+use rpc::{Channel, Connector, TcpConnector};
 use serde_json::json;
 use statedb::{Db, DbOptions};
 use std::io::{BufRead, Write};
@@ -97,10 +97,8 @@ impl Node {
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", plan.ports[plan.node])).await?;
-        let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = server_builder().add_routes(routes.routes());
         // Ends with the process.
-        tokio::spawn(async move { server.serve_with_incoming(incoming).await.expect("serve") });
+        tokio::spawn(rpc::serve(listener, routes.routes(), std::future::pending()));
         Ok(Node { plan, host, space, db, requests })
     }
 

@@ -489,15 +489,8 @@ async fn start_datanode(
 
 fn serve_rpc(listener: TcpListener, gate: &Gate, routes: RoutesBuilder) -> Service {
     let stop = CancellationToken::new();
-    let stopped = stop.clone().cancelled_owned();
-    let incoming = gate.incoming(listener);
-    let server = gate.server().add_routes(routes.routes());
-    let task = tokio::spawn(async move {
-        let served = server.serve_with_incoming_shutdown(incoming, stopped).await;
-        if let Err(error) = served {
-            error!(%error, "rpc server ended");
-        }
-    });
+    let (gate, stopped) = (gate.clone(), stop.clone().cancelled_owned());
+    let task = tokio::spawn(async move { gate.serve(listener, routes.routes(), stopped).await });
     Service { stop, task }
 }
 

@@ -1,11 +1,13 @@
+use crate::frames::Link;
 use std::time::Duration;
 use tonic::Status;
+use tonic::codegen::http::uri::Authority;
 use tonic::codegen::http::{Request, Response};
 use tonic::transport::Endpoint;
-use tower::util::{BoxCloneSyncService, MapErr};
+use tower::util::BoxCloneSyncService;
 
 /// The time that a connection may take to come about.
-const CONNECT_MAX: Duration = Duration::from_secs(1);
+pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -37,7 +39,7 @@ pub trait Connector: Send + Sync + 'static {
     fn connect(&self, address: &str) -> Result<Channel, String>;
 }
 
-/// HTTP/2 over TCP, one connection for each channel.
+/// Frames of our own over TCP, one connection for each channel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpConnector {
     pub windows: Windows,
@@ -45,13 +47,17 @@ pub struct TcpConnector {
 
 impl Connector for TcpConnector {
     fn connect(&self, address: &str) -> Result<Channel, String> {
-        let channel = endpoint("http", address, self.windows)?.connect_lazy();
-        Ok(BoxCloneSyncService::new(MapErr::new(channel, |error| Status::from_error(Box::new(error)))))
+        let authority: Result<Authority, _> = address.parse();
+        match authority.map(|authority| authority.port().is_some()) {
+            Ok(true) => Ok(BoxCloneSyncService::new(Link::new(address, self.windows))),
+            Ok(false) => Err(format!("`{address}` is not a host:port")),
+            Err(error) => Err(format!("`{address}` is not a host:port: {error}")),
+        }
     }
 }
 
-/// The settings that all connections to an address have in common.
-pub fn endpoint(scheme: &str, address: &str, windows: Windows) -> Result<Endpoint, String> {
+/// The settings of a connection over HTTP/2.
+pub(crate) fn endpoint(scheme: &str, address: &str, windows: Windows) -> Result<Endpoint, String> {
     let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
         .map_err(|error| format!("`{address}` is not a host:port: {error}"))?
         .connect_timeout(CONNECT_MAX)

@@ -7,14 +7,15 @@
 
 mod channels;
 mod connector;
+mod frames;
 mod gate;
 mod tls;
 
 pub use channels::Channels;
-pub use connector::{Channel, Connector, TcpConnector, Windows, endpoint};
+pub use connector::{Channel, Connector, TcpConnector, Windows};
+pub use frames::FrameCounts;
 pub use gate::{
-    CALLS_PER_CONNECTION_MAX, Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody,
-    server_builder,
+    CALLS_PER_CONNECTION_MAX, Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody, serve,
 };
 pub use tls::{
     TlsConnection, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming, TlsPart, TlsPem,

@@ -10,7 +10,6 @@ use diskhooks::Syncs;
 use kv::{KvMachine, check_ops};
 use raft::{AddressBook, Command, Group, GroupSpec, GroupStart, HostOptions, Member, RaftHost, Role};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
-use rpc::server_builder;
 use statedb::{Db, DbOptions, Tables};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -19,7 +18,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::service::RoutesBuilder;
-use tonic::transport::server::TcpIncoming;
 use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, ReplicaId};
 
 const CLUSTER: &str = "kv";
@@ -33,7 +31,7 @@ pub struct Node {
     client_address: SocketAddr,
     host: RaftHost,
     stop_serving: oneshot::Sender<()>,
-    raft_server: JoinHandle<Result<(), tonic::transport::Error>>,
+    raft_server: JoinHandle<()>,
     clients: JoinHandle<()>,
     stop_clients: watch::Sender<bool>,
     lanes: JoinSet<()>,
@@ -81,15 +79,8 @@ impl Node {
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         let (stop_serving, stopped) = oneshot::channel::<()>();
-        let serving = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
-            // Without it, small answers wait for acknowledgements that wait for more to come.
-            TcpIncoming::from(raft).with_nodelay(Some(true)),
-            async move {
-                // Ok or not, the node stops.
-                let _ = stopped.await;
-            },
-        );
-        let raft_server = tokio::spawn(serving);
+        // Ok or not, the node stops.
+        let raft_server = tokio::spawn(rpc::serve(raft, routes.routes(), async { drop(stopped.await) }));
 
         let mut lanes = JoinSet::new();
         let served = Arc::new(open_groups(&args, &host, &mut lanes).await?);

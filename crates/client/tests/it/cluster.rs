@@ -17,7 +17,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::service::RoutesBuilder;
-use tonic::transport::server::TcpIncoming;
 use types::{ContainerId, NodeId, PipelineId, SystemClock};
 
 /// The time within which whatever is waited for happens, or the test fails.
@@ -56,10 +55,7 @@ fn db() -> DbOptions {
 }
 
 fn serve(listener: TcpListener, routes: RoutesBuilder) -> JoinHandle<()> {
-    let server = tonic::transport::Server::builder().add_routes(routes.routes());
-    tokio::spawn(async move {
-        server.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await.unwrap()
-    })
+    tokio::spawn(rpc::serve(listener, routes.routes(), std::future::pending()))
 }
 
 impl Metadata {

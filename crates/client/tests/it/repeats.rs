@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tonic::codegen::BoxStream;
-use tonic::transport::server::TcpIncoming;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 /// What an OM does with a try of a deletion.
@@ -114,8 +114,8 @@ async fn delete(
     let om = Some(listener.local_addr().unwrap().to_string());
     let (answers, places) = (answers.to_vec(), places.to_vec());
     let om_that_says = Scripted { answers, places, tries: Arc::default(), asked: Arc::default() };
-    let server = tonic::transport::Server::builder().add_service(OmServer::new(om_that_says.clone()));
-    let server = tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    let routes = Routes::new(OmServer::new(om_that_says.clone()));
+    let server = tokio::spawn(rpc::serve(listener, routes, std::future::pending()));
     let call_timeout = Duration::from_millis(500);
     let client = Client::connect(ClientOptions { om, call_timeout, ..cluster.client_options() });
     let answer = client.delete_keys(S3_VOLUME, BUCKET, vec!["a".into()], None).await;

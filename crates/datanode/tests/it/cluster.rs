@@ -23,7 +23,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::service::RoutesBuilder;
 use tonic::transport::Channel;
-use tonic::transport::server::TcpIncoming;
 use types::{
     BlockName, CRC_CHUNK_BYTES, ContainerId, GroupId, NodeId, Nonce, Payload, PipelineId, ReplicaId,
 };
@@ -146,14 +145,7 @@ impl Node {
         host.add_to(&mut routes);
         datanode.add_to(&mut routes);
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = tonic::transport::Server::builder().add_routes(routes.routes());
-        let server = tokio::spawn(async move {
-            let stopped = async { drop(stopped.await) };
-            server
-                .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), stopped)
-                .await
-                .unwrap();
-        });
+        let server = tokio::spawn(rpc::serve(listener, routes.routes(), async { drop(stopped.await) }));
         Ok(Node { datanode, host, address, stop, server })
     }
 

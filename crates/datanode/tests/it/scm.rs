@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tonic::transport::server::TcpIncoming;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 pub(crate) const CLUSTER: &str = "c0ffee";
@@ -66,10 +66,9 @@ impl PlayedScm {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let service = Arc::new(Service::default());
-        let server = tonic::transport::Server::builder().add_service(ScmServer::from_arc(service.clone()));
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let routes = Routes::new(ScmServer::from_arc(service.clone()));
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move { server.serve_with_incoming(incoming).await.unwrap() });
+        tasks.spawn(rpc::serve(listener, routes, std::future::pending()));
         PlayedScm { service, address, _server: Arc::new(tasks) }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 use tonic::codegen::BoxStream;
-use tonic::transport::server::TcpIncoming;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 const GROUP: u64 = 7;
@@ -124,8 +124,8 @@ async fn what_was_begun_with_a_bucket_comes_to_its_end_though_nobody_waits() {
     let address = listener.local_addr().unwrap().to_string();
     let member = OmMember { om: 9, address, ..OmMember::default() };
     scm.record().other_groups = vec![OmGroupView { group: GROUP, members: vec![member], leader_om: 9 }];
-    let service = tonic::transport::Server::builder().add_service(OmServer::new(played.clone()));
-    let service = tokio::spawn(service.serve_with_incoming(TcpIncoming::from(listener)));
+    let routes = Routes::new(OmServer::new(played.clone()));
+    let service = tokio::spawn(rpc::serve(listener, routes, std::future::pending()));
 
     let give_up = Instant::now() + DEADLINE;
     let failure = loop {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
-use tonic::transport::server::TcpIncoming;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 pub(crate) struct ScriptedScm {
@@ -216,9 +216,8 @@ impl ScriptedScm {
             discarded: BTreeSet::new(),
         };
         let service = Service(Arc::new(Mutex::new(record)));
-        let routes = tonic::transport::Server::builder().add_service(ScmServer::new(service.clone()));
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = tokio::spawn(async move { routes.serve_with_incoming(incoming).await.unwrap() });
+        let routes = Routes::new(ScmServer::new(service.clone()));
+        let server = tokio::spawn(rpc::serve(listener, routes, std::future::pending()));
         ScriptedScm { address, service, server }
     }
 

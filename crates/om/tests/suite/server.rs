@@ -9,7 +9,6 @@ use proto::om::*;
 use proto::{ChangesBucket, Failure, RequestId};
 use raft::{AddressBook, HostOptions, RaftHost, SnapshotPolicy};
 use raftlog::{LogSpace, LogSpaceOptions};
-use rpc::server_builder;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tonic::service::RoutesBuilder;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
 use types::{Clock, ManualClock};
 
@@ -96,13 +94,7 @@ impl Server {
         host.add_to(&mut routes);
         om.add_to(&mut routes);
         let (stop, stopped) = oneshot::channel::<()>();
-        let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
-            async {
-                let _ = stopped.await;
-            },
-        );
-        let served = tokio::spawn(async { serve.await.unwrap() });
+        let served = tokio::spawn(rpc::serve(listener, routes.routes(), async { drop(stopped.await) }));
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         let client = OmClient::with_interceptor(channel, name_cluster as NameCluster);
         Server { client, om, address, host, _scm: None, stop, served }

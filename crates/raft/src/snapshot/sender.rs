@@ -165,7 +165,7 @@ mod tests {
     use proto::raft::raft_transport_server::{RaftTransport, RaftTransportServer};
     use rpc::TcpConnector;
     use tokio::net::TcpListener;
-    use tonic::transport::server::TcpIncoming;
+    use tonic::service::Routes;
     use tonic::{Request, Response, Status};
     use types::{LogId, LogIndex, NodeId, Term};
 
@@ -245,10 +245,8 @@ mod tests {
     async fn a_receiver_that_takes_nothing_is_given_up() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let serving = tonic::transport::Server::builder()
-            .add_service(RaftTransportServer::new(Stalls))
-            .serve_with_incoming(TcpIncoming::from(listener));
-        let serving = tokio::spawn(serving);
+        let routes = Routes::new(RaftTransportServer::new(Stalls));
+        let serving = tokio::spawn(rpc::serve(listener, routes, std::future::pending()));
 
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
         let state = FileState::open(&disk, 3 << 20).await.unwrap();

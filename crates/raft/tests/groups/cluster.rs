@@ -8,7 +8,6 @@ use flotilla_raft::{
     ProposeError, RaftHost, Role, SnapshotPolicy, Timing,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
-use rpc::server_builder;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +18,6 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::service::RoutesBuilder;
-use tonic::transport::server::TcpIncoming;
 use types::{GroupId, LogId, LogIndex, NodeId, OwnerId, Payload, PipelineId, ReplicaId};
 
 pub(crate) const TIMING: Timing = Timing {
@@ -179,13 +177,7 @@ impl Cluster {
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         let (stop, stopped) = oneshot::channel::<()>();
-        let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
-            async move {
-                let _ = stopped.await;
-            },
-        );
-        let server = tokio::spawn(async move { serve.await.expect("serve") });
+        let server = tokio::spawn(rpc::serve(listener, routes.routes(), async { drop(stopped.await) }));
         let ledgers = HashMap::new();
         node.running = Some(Running { host, disk, space, ledgers, stop: Some(stop), server });
     }

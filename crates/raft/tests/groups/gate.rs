@@ -35,8 +35,9 @@ impl Port {
         let address = listener.local_addr().expect("a bound address");
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
-        let serve = gate.server().add_routes(routes.routes()).serve_with_incoming(gate.incoming(listener));
-        Port { address, gate, server: tokio::spawn(async move { serve.await.expect("serve") }) }
+        let serving = gate.clone();
+        let serve = async move { serving.serve(listener, routes.routes(), std::future::pending()).await };
+        Port { address, gate, server: tokio::spawn(serve) }
     }
 
     async fn channel(&self, from: IpAddr) -> Channel {

@@ -17,7 +17,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// A connection that has its place.
 pub struct GateConnection {
     tcp: TcpStream,
-    _place: Place,
+    place: Place,
     counts: Arc<GateCounts>,
     heard: Instant,
     /// Looked at when nothing comes, and set anew only then.
@@ -28,7 +28,23 @@ impl GateConnection {
     pub(super) fn new(tcp: TcpStream, place: Place, counts: Arc<GateCounts>) -> GateConnection {
         let heard = Instant::now();
         let silence = Box::pin(tokio::time::sleep_until(heard + SILENCE_MAX));
-        GateConnection { tcp, _place: place, counts, heard, silence }
+        GateConnection { tcp, place, counts, heard, silence }
+    }
+
+    /// The first byte that comes, which stays to be read. `None`: none does.
+    pub(super) async fn first_byte(&self) -> Option<u8> {
+        let mut first = [0];
+        match tokio::time::timeout(SILENCE_MAX, self.tcp.peek(&mut first)).await {
+            Ok(peeked) => peeked.ok().filter(|count| *count > 0).map(|_| first[0]),
+            Err(_) => {
+                self.counts.connections_silent.count();
+                None
+            }
+        }
+    }
+
+    pub(super) fn into_parts(self) -> (TcpStream, Place) {
+        (self.tcp, self.place)
     }
 }
 

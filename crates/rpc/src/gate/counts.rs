@@ -1,4 +1,6 @@
+use crate::frames::FrameCounts;
 use metrics::{Counter, Exposition, Metric};
+use std::sync::Arc;
 
 const REFUSED: Metric = Metric {
     name: "flotilla_rpc_connections_refused_total",
@@ -28,6 +30,7 @@ pub struct GateCounts {
     pub connections_silent: Counter,
     pub calls_refused: Counter,
     pub messages_too_large: Counter,
+    pub frames: Arc<FrameCounts>,
 }
 
 impl GateCounts {
@@ -39,5 +42,7 @@ impl GateCounts {
         exposition.counter(REFUSED, &[("reason", "silent")], self.connections_silent.get());
         exposition.counter(CALLS_REFUSED, &[], self.calls_refused.get());
         exposition.counter(TOO_LARGE, &[], self.messages_too_large.get());
+        self.frames.expose(exposition, "server");
+        FrameCounts::of_clients().expose(exposition, "client");
     }
 }

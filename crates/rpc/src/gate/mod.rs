@@ -14,10 +14,20 @@ pub use incoming::GateIncoming;
 pub use message::{Gated, GatedBody};
 
 use crate::connector::{PING_ANSWER_MAX, PING_INTERVAL, Windows};
+use crate::frames;
+use futures::StreamExt;
 use share::Shares;
+use std::io;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tonic::transport::Server;
+use tonic::transport::server::Connected;
+use tower::Layer;
 use tower::layer::util::{Identity, Stack};
 
 /// Limits of a gRPC port.
@@ -53,12 +63,14 @@ pub const CALLS_PER_CONNECTION_MAX: u32 = 4096;
 const FRAME_BYTES_MAX: u32 = 64 << 10;
 /// Headers of a call. Ours have some 300 bytes, a status with its details some KiB.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
+/// Connections over HTTP/2 that wait to be taken.
+const HTTP2_WAITING_MAX: usize = 16;
 /// Calls that a peer opened and gave up before they were looked at; past it the connection is closed.
 const RESETS_MAX: usize = 64;
 
-/// A gRPC server behind a door of its own that lets all connections in: what has few, and needs no counts.
-pub fn server_builder() -> Server<Stack<Gate, Identity>> {
-    Gate::new(GateOptions::default()).server()
+/// Answers calls behind a door of its own that lets all connections in: what has few, and needs no counts.
+pub async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Output = ()>) {
+    Gate::new(GateOptions::default()).serve(listener, routes, stop).await;
 }
 
 /// One for each gRPC port.
@@ -82,7 +94,7 @@ impl Gate {
         &self.counts
     }
 
-    /// A gRPC server behind this door that takes entries of MiB sizes at full speed (gRPC's own defaults stop
+    /// An HTTP/2 server behind this door that takes entries of MiB sizes at full speed (gRPC's own defaults stop
     /// a sender every 64 KiB), and notices peers that are gone.
     pub fn server(&self) -> Server<Stack<Gate, Identity>> {
         let windows = Windows::default();
@@ -100,8 +112,58 @@ impl Gate {
             .layer(self.clone())
     }
 
-    /// The connections it lets in.
-    pub fn incoming(&self, listener: TcpListener) -> GateIncoming {
-        GateIncoming::new(listener, self.connections.clone(), self.counts.clone())
+    /// Answers the calls that come to a port, in frames of ours or over HTTP/2 as other programs speak gRPC, until
+    /// `stop`. Then no call is taken any more, and this ends with the last one.
+    pub async fn serve(&self, listener: TcpListener, routes: Routes, stop: impl Future<Output = ()>) {
+        let stopping = CancellationToken::new();
+        let (to_http2, http2) = mpsc::channel(HTTP2_WAITING_MAX);
+        let http2 = self
+            .server()
+            .add_routes(routes.clone())
+            .serve_with_incoming_shutdown(ReceiverStream::new(http2), stopping.clone().cancelled_owned());
+        let mut connections = JoinSet::new();
+        connections.spawn(async move {
+            if let Err(error) = http2.await {
+                tracing::error!(%error, "the server of HTTP/2 ended");
+            }
+        });
+        let mut incoming = GateIncoming::new(listener, self.connections.clone(), self.counts.clone());
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            let connection = tokio::select! {
+                () = stop.as_mut() => break,
+                Some(Ok(connection)) = incoming.next() => connection,
+                Some(_) = connections.join_next() => continue,
+            };
+            let (gate, calls) = (self.clone(), self.layer(routes.clone()));
+            connections.spawn(gate.let_in(connection, calls, to_http2.clone(), stopping.clone()));
+        }
+        drop((incoming, to_http2));
+        stopping.cancel();
+        connections.join_all().await;
+    }
+
+    async fn let_in(
+        self,
+        connection: GateConnection,
+        calls: Gated<Routes>,
+        http2: mpsc::Sender<io::Result<GateConnection>>,
+        stopping: CancellationToken,
+    ) {
+        let first = tokio::select! {
+            first = connection.first_byte() => first,
+            () = stopping.cancelled() => None,
+        };
+        match first {
+            Some(frames::FIRST_BYTE) => {
+                let from = connection.connect_info();
+                let (tcp, _place) = connection.into_parts();
+                frames::serve(tcp.into_split(), from, calls, self.counts.frames.clone(), stopping).await;
+            }
+            Some(_) => {
+                let _ = http2.send(Ok(connection)).await; // a server that ended takes none
+            }
+            None => {}
+        }
     }
 }

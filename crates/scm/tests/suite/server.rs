@@ -6,7 +6,6 @@ use proto::scm::scm_client::ScmClient;
 use proto::scm::*;
 use raft::{AddressBook, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
-use rpc::server_builder;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,7 +16,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::service::interceptor::InterceptedService;
 use tonic::service::{Interceptor, RoutesBuilder};
-use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
 use types::SystemClock;
 
@@ -76,13 +74,7 @@ impl Server {
         host.add_to(&mut routes);
         scm.add_to(&mut routes);
         let (stop, stopped) = oneshot::channel::<()>();
-        let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
-            async {
-                let _ = stopped.await;
-            },
-        );
-        let served = tokio::spawn(async { serve.await.unwrap() });
+        let served = tokio::spawn(rpc::serve(listener, routes.routes(), async { drop(stopped.await) }));
         let scm = Arc::new(scm);
         let channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
         let client = ScmClient::with_interceptor(channel.clone(), NameCluster(Arc::downgrade(&scm)));

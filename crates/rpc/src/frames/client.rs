@@ -1,0 +1,200 @@
+use super::FrameCounts;
+use super::body::{Call, Event, Events, Incoming, send};
+use super::head::{HELLO_BYTES, Head, Kind, Malformed, heard, hello};
+use super::headers;
+use super::reader::{Side, read};
+use super::wire::Wire;
+use super::writer::write;
+use crate::CALLS_PER_CONNECTION_MAX;
+use crate::connector::{CONNECT_MAX, Windows};
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt, Shared};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tower::Service;
+
+/// A way to one address: a connection that is made when the first call wants it, and again after it ended.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Inner>);
+
+struct Inner {
+    address: String,
+    windows: Windows,
+    connection: Mutex<Option<Connecting>>,
+}
+
+/// All calls that wait for a connection hear the same of it.
+type Connecting = Shared<BoxFuture<'static, Result<Arc<Connection>, Status>>>;
+
+impl Link {
+    pub(crate) fn new(address: &str, windows: Windows) -> Link {
+        Link(Arc::new(Inner { address: address.to_owned(), windows, connection: Mutex::default() }))
+    }
+
+    fn connecting(&self) -> Connecting {
+        let mut current = self.0.connection.lock().expect("no holder panics");
+        let is_usable = |connecting: &&Connecting| match connecting.peek() {
+            Some(Ok(connection)) => connection.wire.takes_calls(),
+            Some(Err(_)) => false,
+            None => true,
+        };
+        if let Some(connecting) = current.as_ref().filter(is_usable) {
+            return connecting.clone();
+        }
+        let (address, windows) = (self.0.address.clone(), self.0.windows);
+        let connecting = async move {
+            let opened = tokio::time::timeout(CONNECT_MAX, Connection::open(&address, windows)).await;
+            let opened = opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)));
+            opened.map(Arc::new).map_err(|error| Status::unavailable(format!("connect to {address}: {error}")))
+        };
+        let connecting = connecting.boxed().shared();
+        *current = Some(connecting.clone());
+        connecting
+    }
+
+    async fn call(self, request: Request<Body>) -> Result<Response<Body>, Status> {
+        let head = headers::of_request(&request);
+        let head = head.ok_or_else(|| Status::invalid_argument("the headers of a call are too long"))?;
+        let (id, call, events) = self.open(head).await?;
+        send_beside(call.wire.clone(), id, request.into_body());
+        call.answer(events).await
+    }
+
+    /// Begins the call on a connection that is there, or else on a new one.
+    async fn open(&self, head: Bytes) -> Result<(u32, Call<Arc<Connection>>, Events), Status> {
+        let mut is_new = false;
+        loop {
+            let connecting = self.connecting();
+            is_new |= connecting.peek().is_none();
+            let connection = connecting.await?;
+            match connection.clone().begin(head.clone()) {
+                Ok(begun) => return Ok(begun),
+                Err(status) if is_new || connection.wire.takes_calls() => return Err(status),
+                // It ended since it was looked at.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Service<Request<Body>> for Link {
+    type Response = Response<Body>;
+    type Error = Status;
+    type Future = BoxFuture<'static, Result<Response<Body>, Status>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        self.clone().call(request).boxed()
+    }
+}
+
+/// Sends a request's body at once as far as it is there, and the rest beside.
+fn send_beside(wire: Arc<Wire>, id: u32, body: Body) {
+    let sender = wire.clone();
+    let mut sending = async move {
+        if send(&sender, id, body).await.is_err() {
+            sender.reset(id);
+        }
+    }
+    .boxed();
+    if sending.as_mut().now_or_never().is_none() {
+        wire.attach(id, tokio::spawn(sending).abort_handle());
+    }
+}
+
+impl Call<Arc<Connection>> {
+    async fn answer(self, mut events: Events) -> Result<Response<Body>, Status> {
+        match events.events.recv().await {
+            Some(Event::Answer(answer)) => {
+                Ok(answer.map(|()| Body::new(Incoming { events, call: Some(self) })))
+            }
+            Some(Event::Broken(status)) => Err(status),
+            _ => Err(Status::unavailable("the call was given up")),
+        }
+    }
+}
+
+pub(super) struct Connection {
+    wire: Arc<Wire>,
+    peer: Windows,
+    /// Ended with the connection.
+    _tasks: JoinSet<()>,
+}
+
+impl Connection {
+    async fn open(address: &str, windows: Windows) -> io::Result<Connection> {
+        let mut tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        tcp.write_all(&hello(windows)).await?;
+        let mut answer = [0; HELLO_BYTES];
+        tcp.read_exact(&mut answer).await?;
+        let refuse = |malformed: Malformed| io::Error::new(io::ErrorKind::InvalidData, malformed);
+        let peer = heard(&answer).map_err(refuse)?;
+        let wire = Arc::new(Wire::new(windows, peer, FrameCounts::of_clients().clone()));
+        let (input, output) = tcp.into_split();
+        let mut tasks = JoinSet::new();
+        let (reader, address) = (wire.clone(), address.to_owned());
+        tasks.spawn(async move {
+            let ended = read(&reader, input, &mut Answers(&reader)).await;
+            reader.end(&Status::unavailable(format!("the connection to {address} ended: {ended}")));
+        });
+        let writer = wire.clone();
+        tasks.spawn(async move {
+            if let Err(error) = write(&writer, output).await {
+                writer.end(&Status::unavailable(format!("the connection broke: {error}")));
+            }
+        });
+        Ok(Connection { wire, peer, _tasks: tasks })
+    }
+
+    fn begin(self: Arc<Self>, head: Bytes) -> Result<(u32, Call<Arc<Connection>>, Events), Status> {
+        let (sender, events) = mpsc::unbounded_channel();
+        let id = self.wire.open(head, sender, self.peer, CALLS_PER_CONNECTION_MAX as usize)?;
+        let wire = self.wire.clone();
+        let events = Events { wire: wire.clone(), id, events };
+        Ok((id, Call { wire, id, _keeps: self }, events))
+    }
+}
+
+/// What a client is sent.
+struct Answers<'a>(&'a Wire);
+
+impl Side for Answers<'_> {
+    const HOLDS_BACK: bool = false;
+
+    fn on_frame(&mut self, head: Head, payload: Bytes) -> Result<(), Malformed> {
+        let (wire, id) = (self.0, head.stream);
+        match head.kind {
+            Kind::Answer => wire.received(id, Event::Answer(Box::new(headers::response(payload)?)))?,
+            Kind::Trailers => {
+                wire.received(id, Event::Trailers(Box::new(headers::of(payload)?)))?;
+                wire.finish(id);
+            }
+            Kind::Reset => {
+                wire.received(id, Event::Broken(Status::unavailable("the other side gave the call up")))?;
+                wire.finish(id);
+            }
+            Kind::Leaving => match payload.first_chunk() {
+                Some(last) => wire.peer_leaves(u32::from_le_bytes(*last)),
+                None => return Err(Malformed::Stream),
+            },
+            _ => return Err(Malformed::Stream),
+        }
+        Ok(())
+    }
+
+    fn on_end(&mut self, id: u32) {
+        self.0.finish(id);
+    }
+}

@@ -1,0 +1,184 @@
+use super::head::{HEAD_BYTES, Head};
+use bytes::{Buf, Bytes, BytesMut};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+/// Up to this a frame is copied to its neighbours: a slice of its own costs more.
+const COPIED_BYTES_MAX: usize = 2 << 10;
+/// A queue with more is long.
+const LONG_FRAMES: usize = 16 << 10;
+const LONG_BYTES: usize = 32 << 20;
+/// Bytes that are written before small frames are looked for again.
+const BATCH_BYTES: usize = 512 << 10;
+
+struct Frame {
+    head: Head,
+    payload: Bytes,
+}
+
+/// Frames on their way out, those of a stream in their order. Small ones go before large ones of other streams: an
+/// acknowledgement does not wait for a body.
+#[derive(Default)]
+pub(super) struct Queue {
+    small: VecDeque<Frame>,
+    large: VecDeque<Frame>,
+    bytes: usize,
+}
+
+/// What is written with one call, and the streams whose data that is.
+#[derive(Default)]
+pub(super) struct Batch {
+    slices: VecDeque<Bytes>,
+    bytes: usize,
+    /// Stream, and bytes of its data.
+    pub(super) data: Vec<(u32, usize)>,
+    pub(super) frames: u64,
+}
+
+impl Queue {
+    /// `is_behind`: a large frame of this stream is still in the queue.
+    pub(super) fn push(&mut self, head: Head, payload: Bytes, is_behind: bool) -> Place {
+        self.bytes += payload.len();
+        let frame = Frame { head, payload };
+        if is_behind || frame.payload.len() > COPIED_BYTES_MAX {
+            self.large.push_back(frame);
+            Place::Large
+        } else {
+            self.small.push_back(frame);
+            Place::Small
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.small.is_empty() && self.large.is_empty()
+    }
+
+    pub(super) fn is_long(&self) -> bool {
+        self.small.len() + self.large.len() > LONG_FRAMES || self.bytes > LONG_BYTES
+    }
+
+    /// Takes what goes next; tells `left` of each large frame's stream.
+    pub(super) fn take(&mut self, mut left: impl FnMut(u32)) -> Batch {
+        let (mut batch, mut joined) = (Batch::default(), BytesMut::with_capacity(1 << 10));
+        while batch.bytes < BATCH_BYTES {
+            let frame = match self.small.pop_front() {
+                Some(frame) => frame,
+                None => {
+                    let Some(frame) = self.large.pop_front() else { break };
+                    left(frame.head.stream);
+                    frame
+                }
+            };
+            self.bytes -= frame.payload.len();
+            batch.push(frame, &mut joined);
+        }
+        batch.slices.extend(Some(joined.freeze()).filter(|joined| !joined.is_empty()));
+        batch
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Small,
+    Large,
+}
+
+impl Batch {
+    fn push(&mut self, Frame { head, payload }: Frame, joined: &mut BytesMut) {
+        self.frames += 1;
+        self.bytes += HEAD_BYTES + payload.len();
+        if head.kind == super::head::Kind::Data && !payload.is_empty() {
+            self.data.push((head.stream, payload.len()));
+        }
+        joined.extend_from_slice(&head.encode());
+        if payload.len() <= COPIED_BYTES_MAX {
+            joined.extend_from_slice(&payload);
+        } else {
+            self.slices.push_back(joined.split().freeze());
+            self.slices.push_back(payload);
+        }
+    }
+}
+
+impl Buf for Batch {
+    fn remaining(&self) -> usize {
+        self.bytes
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.slices.front().map_or(&[], |slice| slice)
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut count = 0;
+        for (to, from) in slices.iter_mut().zip(&self.slices) {
+            *to = IoSlice::new(from);
+            count += 1;
+        }
+        count
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.bytes -= count;
+        while count > 0 {
+            let front = self.slices.front_mut().expect("no more than remains");
+            let taken = front.len().min(count);
+            front.advance(taken);
+            count -= taken;
+            if front.is_empty() {
+                self.slices.pop_front();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::head::Kind;
+    use super::*;
+
+    fn data(stream: u32, bytes: usize) -> (Head, Bytes) {
+        let head = Head { bytes: bytes as u32, stream, kind: Kind::Data, is_last: false };
+        (head, vec![stream as u8; bytes].into())
+    }
+
+    fn drained(queue: &mut Queue) -> Vec<(u32, usize)> {
+        let mut order = Vec::new();
+        while !queue.is_empty() {
+            let mut batch = queue.take(|_| {});
+            order.append(&mut batch.data);
+            let mut bytes = batch.copy_to_bytes(batch.remaining());
+            while bytes.has_remaining() {
+                let head = Head::decode(bytes.split_to(HEAD_BYTES)[..].try_into().unwrap()).unwrap();
+                let payload = bytes.split_to(head.bytes as usize);
+                assert!(payload.iter().all(|byte| u32::from(*byte) == head.stream), "its own bytes");
+            }
+        }
+        order
+    }
+
+    #[test]
+    fn a_small_frame_goes_before_the_bodies_of_others_and_after_its_own() {
+        let mut queue = Queue::default();
+        let mut push = |(head, payload): (Head, Bytes), is_behind| queue.push(head, payload, is_behind);
+        assert_eq!(push(data(1, 200_000), false), Place::Large);
+        assert_eq!(push(data(1, 5), true), Place::Large);
+        assert_eq!(push(data(2, 7), false), Place::Small);
+        assert_eq!(drained(&mut queue), [(2, 7), (1, 200_000), (1, 5)]);
+    }
+
+    #[test]
+    fn a_batch_ends_so_that_small_frames_wait_for_half_a_mib_at_most() {
+        let mut queue = Queue::default();
+        for stream in 1..=6 {
+            let (head, payload) = data(stream, 200_000);
+            queue.push(head, payload, false);
+        }
+        let mut left = Vec::new();
+        let first = queue.take(|stream| left.push(stream));
+        assert_eq!((left, first.frames), (vec![1, 2, 3], 3));
+        let (head, payload) = data(9, 1);
+        queue.push(head, payload, false);
+        assert_eq!(drained(&mut queue)[0], (9, 1));
+    }
+}

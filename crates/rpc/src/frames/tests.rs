@@ -1,0 +1,384 @@
+use super::head::{HEAD_BYTES, HELLO_BYTES, Head, Kind, hello};
+use super::{FrameCounts, Link, headers, serve};
+use crate::connector::Windows;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::transport::server::Connected;
+use tower::{ServiceExt, service_fn};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+const MIB: usize = 1 << 20;
+
+/// A port whose service depends on the path: `/echo` sends back what comes, `/endless` sends on and on, `/never`
+/// answers nothing.
+struct Port {
+    address: String,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+    /// Calls whose work was not dropped yet.
+    working: Arc<AtomicUsize>,
+}
+
+struct Working(Arc<AtomicUsize>);
+
+impl Working {
+    fn begin(count: &Arc<AtomicUsize>) -> Working {
+        count.fetch_add(1, Ordering::SeqCst);
+        Working(count.clone())
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn trailers() -> http_body::Frame<Bytes> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    http_body::Frame::trailers(trailers)
+}
+
+async fn answer(request: Request<Body>, working: Working) -> Result<Response<Body>, Infallible> {
+    let body = match request.uri().path() {
+        "/echo" => {
+            let frames = stream::unfold((request.into_body(), working), |(mut body, working)| async {
+                match body.frame().await {
+                    Some(Ok(frame)) => Some((Ok::<_, Status>(frame), (body, working))),
+                    Some(Err(status)) => Some((Err(status), (body, working))),
+                    None => None,
+                }
+            });
+            Body::new(StreamBody::new(frames.chain(stream::iter([Ok(trailers())]))))
+        }
+        "/endless" => {
+            let part = Bytes::from(vec![7; 100_000]);
+            let frames = stream::repeat_with(move || {
+                let _ = &working;
+                Ok::<_, Status>(http_body::Frame::data(part.clone()))
+            });
+            Body::new(StreamBody::new(frames))
+        }
+        "/small" => Body::new(StreamBody::new(stream::iter([Ok::<_, Status>(trailers())]))),
+        _ => {
+            std::future::pending::<()>().await;
+            drop(working);
+            Body::empty()
+        }
+    };
+    Ok(Response::new(body))
+}
+
+impl Port {
+    async fn open() -> Port {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (stop, working) = (CancellationToken::new(), Arc::<AtomicUsize>::default());
+        let (stopping, counted) = (stop.clone(), working.clone());
+        let serving = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            loop {
+                let tcp = tokio::select! {
+                    accepted = listener.accept() => accepted.unwrap().0,
+                    () = stopping.cancelled() => break,
+                };
+                let counted = counted.clone();
+                let service = service_fn(move |request| answer(request, Working::begin(&counted)));
+                let (from, counts) = (tcp.connect_info(), Arc::<FrameCounts>::default());
+                connections.spawn(serve(tcp.into_split(), from, service, counts, stopping.clone()));
+            }
+            connections.join_all().await;
+        });
+        Port { address, stop, serving, working }
+    }
+
+    fn link(&self) -> Link {
+        Link::new(&self.address, Windows::default())
+    }
+
+    /// A connection on which hello was said, and heard.
+    async fn raw(&self) -> TcpStream {
+        let mut tcp = TcpStream::connect(&self.address).await.unwrap();
+        tcp.write_all(&hello(Windows::default())).await.unwrap();
+        tcp.read_exact(&mut [0; HELLO_BYTES]).await.unwrap();
+        tcp
+    }
+
+    async fn until_working(&self, count: usize) {
+        let until = async {
+            while self.working.load(Ordering::SeqCst) != count {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, until).await.expect("calls that nobody waits for are dropped");
+    }
+}
+
+fn request(path: &str, body: Body) -> Request<Body> {
+    Request::builder().uri(path).header("te", "trailers").body(body).unwrap()
+}
+
+async fn call(link: &Link, path: &str, body: Body) -> Result<Response<Body>, Status> {
+    let called = link.clone().oneshot(request(path, body));
+    tokio::time::timeout(DEADLINE, called).await.expect("an answer")
+}
+
+fn bytes_of(seed: usize, count: usize) -> Bytes {
+    (0..count).map(|n| (n * 31 + seed * 7 + n / 251) as u8).collect()
+}
+
+fn in_parts(bytes: Bytes, part: usize) -> Body {
+    let mut parts = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let part = rest.split_to(part.min(rest.len()));
+        parts.push(Ok::<_, Status>(http_body::Frame::data(part)));
+    }
+    Body::new(StreamBody::new(stream::iter(parts)))
+}
+
+async fn echo(link: &Link, bytes: &Bytes, part: usize) {
+    let answer = call(link, "/echo", in_parts(bytes.clone(), part)).await.unwrap();
+    let collected = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await.expect("all of it").unwrap();
+    assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
+    assert!(collected.to_bytes() == bytes, "{} bytes in parts of {part} come back as they were", bytes.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_of_all_sizes_come_back_as_they_were() {
+    let port = Port::open().await;
+    let link = port.link();
+    for (bytes, part) in [(0, 1), (1, 1), (5, 2), (4096, 4096), (70_000, 70_000), (70_000, 100), (9 * MIB, MIB)] {
+        echo(&link, &bytes_of(bytes, bytes), part).await;
+    }
+}
+
+/// Windows of a few bytes, so that all of them are used up all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_calls_beside_each_other_share_a_connection_with_little_room() {
+    let port = Port::open().await;
+    let link = Link::new(&port.address, Windows { stream_bytes: 3000, connection_bytes: 9000 });
+    let calls = (0..40).map(|n| {
+        let link = link.clone();
+        tokio::spawn(async move {
+            for round in 0..5 {
+                let bytes = bytes_of(n * 10 + round, (n * 7919 + round * 104_729) % 60_000);
+                echo(&link, &bytes, 1 + (n * 631) % 20_000).await;
+            }
+        })
+    });
+    for done in futures::future::join_all(calls).await {
+        done.unwrap();
+    }
+    port.until_working(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_slowly_holds_up_nobody_and_what_is_given_up_takes_no_room() {
+    let port = Port::open().await;
+    let link = Link::new(&port.address, Windows { stream_bytes: 300_000, connection_bytes: 4_000_000 });
+    let mut slow = Vec::new();
+    for _ in 0..8 {
+        let mut answer = call(&link, "/endless", Body::empty()).await.unwrap().into_body();
+        answer.frame().await.unwrap().unwrap();
+        slow.push(answer);
+    }
+    echo(&link, &bytes_of(1, 5 * MIB), MIB).await;
+    drop(slow);
+    // Far more than the connection has room for, were it not given back.
+    for _ in 0..100 {
+        let mut answer = call(&link, "/endless", Body::empty()).await.unwrap().into_body();
+        answer.frame().await.unwrap().unwrap();
+    }
+    echo(&link, &bytes_of(2, 5 * MIB), MIB).await;
+    port.until_working(0).await;
+}
+
+#[tokio::test]
+async fn the_work_of_a_call_that_is_given_up_is_dropped() {
+    let port = Port::open().await;
+    let link = port.link();
+    let waiting = tokio::spawn({
+        let link = link.clone();
+        async move { call(&link, "/never", Body::empty()).await.map(drop) }
+    });
+    port.until_working(1).await;
+    waiting.abort();
+    port.until_working(0).await;
+    // And when its connection ends.
+    let waiting = tokio::spawn(async move { call(&link, "/never", Body::empty()).await.map(drop) });
+    port.until_working(1).await;
+    port.serving.abort();
+    assert_eq!(waiting.await.unwrap().unwrap_err().code(), tonic::Code::Unavailable);
+    port.until_working(0).await;
+}
+
+#[tokio::test]
+async fn a_server_that_stops_finishes_what_it_took_and_takes_no_more() {
+    let port = Port::open().await;
+    let link = port.link();
+    let (to_body, parts) = tokio::sync::mpsc::channel(1);
+    let parts = tokio_stream::wrappers::ReceiverStream::new(parts);
+    let parts = parts.map(|part: Bytes| Ok::<_, Status>(http_body::Frame::data(part)));
+    let mut answer = call(&link, "/echo", Body::new(StreamBody::new(parts))).await.unwrap().into_body();
+    port.stop.cancel();
+    // It hears of that.
+    let refused = async {
+        while call(&link, "/small", Body::empty()).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, refused).await.expect("no calls are taken");
+    to_body.send(bytes_of(1, 1000)).await.unwrap();
+    let part = answer.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(part, bytes_of(1, 1000));
+    assert!(!port.serving.is_finished());
+    drop(to_body);
+    while let Some(frame) = answer.frame().await {
+        frame.unwrap();
+    }
+    tokio::time::timeout(DEADLINE, port.serving).await.expect("it ends with the last call").unwrap();
+}
+
+#[tokio::test]
+async fn a_link_connects_anew_after_its_server_came_back() {
+    let port = Port::open().await;
+    let link = port.link();
+    echo(&link, &bytes_of(1, 10), 10).await;
+    port.stop.cancel();
+    port.serving.await.unwrap();
+    let listener = TcpListener::bind(&port.address).await;
+    let refused = call(&link, "/small", Body::empty()).await;
+    assert!(listener.is_err() || refused.is_err(), "nobody answers");
+    drop(listener);
+    let elsewhere = Link::new("127.0.0.1:1", Windows::default());
+    let failures = futures::future::join_all((0..20).map(|_| call(&elsewhere, "/small", Body::empty()))).await;
+    assert!(failures.iter().all(|failed| failed.as_ref().is_err_and(|e| e.code() == tonic::Code::Unavailable)));
+}
+
+fn frame(kind: Kind, stream: u32, payload: &[u8], is_last: bool) -> Vec<u8> {
+    let head = Head { bytes: payload.len() as u32, stream, kind, is_last };
+    [&head.encode()[..], payload].concat()
+}
+
+fn opened(stream: u32, path: &str) -> Vec<u8> {
+    frame(Kind::Open, stream, &headers::of_request(&request(path, Body::empty())).unwrap(), false)
+}
+
+/// Whether the server closes a connection on which these bytes came.
+async fn is_closed_after(port: &Port, bytes: &[u8]) -> bool {
+    let mut tcp = port.raw().await;
+    // It may be closed before all is written.
+    let _ = tcp.write_all(bytes).await;
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_millis(1500), tcp.read_to_end(&mut answer)).await;
+    read.is_ok()
+}
+
+#[tokio::test]
+async fn what_no_peer_of_ours_sends_ends_its_connection_and_no_other() {
+    let port = Port::open().await;
+    let link = port.link();
+    echo(&link, &bytes_of(1, 10), 10).await;
+    let mut wrong_sum = opened(1, "/never");
+    wrong_sum[12] ^= 1;
+    let last_twice = [opened(1, "/never"), frame(Kind::Data, 1, b"", true), frame(Kind::Data, 1, b"", true)];
+    let part = vec![1; 200_000];
+    let too_much: Vec<u8> =
+        [opened(1, "/never")].into_iter().chain((0..22).map(|_| frame(Kind::Data, 1, &part, false))).flatten().collect();
+    let tiny: Vec<u8> = std::iter::once(opened(1, "/never"))
+        .chain((0..80_000).map(|_| frame(Kind::Data, 1, b"x", false)))
+        .flatten()
+        .collect();
+    let endless_credit =
+        [frame(Kind::Credit, 0, &u32::MAX.to_le_bytes(), false), frame(Kind::Credit, 0, &[0xff; 4], false)];
+    for (what, bytes) in [
+        ("a wrong checksum", wrong_sum),
+        ("a call twice", [opened(1, "/never"), opened(1, "/never")].concat()),
+        ("a call with number 0", opened(0, "/never")),
+        ("data for a call that never was", frame(Kind::Data, 9, b"x", false)),
+        ("a path that is none", frame(Kind::Open, 1, &[1, 0, 0], false)),
+        ("an answer to nothing", frame(Kind::Answer, 1, &[200, 0], false)),
+        ("empty data", [opened(1, "/never"), frame(Kind::Data, 1, b"", false)].concat()),
+        ("two ends", last_twice.concat()),
+        ("more than the window", too_much),
+        ("more frames than the window", tiny),
+        ("endless credit", endless_credit.concat()),
+    ] {
+        assert!(is_closed_after(&port, &bytes).await, "{what}");
+    }
+    assert!(!is_closed_after(&port, &opened(1, "/never")).await, "what is right goes on");
+    echo(&link, &bytes_of(2, 100_000), 1000).await;
+    port.until_working(0).await;
+}
+
+/// Calls whose answers nobody reads are not answered without end.
+#[tokio::test]
+async fn who_asks_on_and_on_and_reads_nothing_is_not_heard_any_more() {
+    let port = Port::open().await;
+    let mut tcp = port.raw().await;
+    let asking = async {
+        for stream in 1.. {
+            let call = [opened(stream, "/small"), frame(Kind::Data, stream, b"", true)].concat();
+            if tcp.write_all(&call).await.is_err() {
+                return stream;
+            }
+            if stream % 500 == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        unreachable!("it asks on and on")
+    };
+    let asked = tokio::time::timeout(DEADLINE, asking).await.expect("it is closed at last");
+    assert!(asked < 1_000_000, "{asked}");
+}
+
+/// Whatever is missing of an answer, its caller hears that the connection ended.
+#[tokio::test]
+async fn an_answer_that_is_cut_at_any_byte_is_an_error() {
+    let head = headers::of_response(&Response::new(())).unwrap();
+    let answer = [
+        frame(Kind::Answer, 1, &head, false),
+        frame(Kind::Data, 1, b"hello", false),
+        frame(Kind::Trailers, 1, &headers::of_trailers(&HeaderMap::new()).unwrap(), true),
+    ]
+    .concat();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    for cut in 0..=answer.len() {
+        let ask = async {
+            let answer = call(&Link::new(&address, Windows::default()), "/echo", Body::empty()).await?;
+            answer.into_body().collect().await.map(|collected| collected.to_bytes())
+        };
+        let serve = async {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            tcp.read_exact(&mut [0; HELLO_BYTES]).await.unwrap();
+            tcp.write_all(&hello(Windows::default())).await.unwrap();
+            tcp.read_exact(&mut [0; HEAD_BYTES]).await.unwrap();
+            tcp.write_all(&answer[..cut]).await.unwrap();
+            // Reading on, so that the end is an end and no reset.
+            tcp.shutdown().await.unwrap();
+            let mut rest = BytesMut::new();
+            while tcp.read_buf(&mut rest).await.is_ok_and(|count| count > 0) {}
+        };
+        let (heard, ()) = tokio::time::timeout(DEADLINE, futures::future::join(ask, serve)).await.expect("an end");
+        match cut == answer.len() {
+            true => assert_eq!(heard.unwrap(), &b"hello"[..]),
+            false => assert_eq!(heard.unwrap_err().code(), tonic::Code::Unavailable, "cut at {cut}"),
+        }
+    }
+}

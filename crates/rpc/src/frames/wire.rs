@@ -1,0 +1,493 @@
+//! One connection: the calls under way on it, what may be sent on each and on all, and what is on its way out.
+//!
+//! Everything is under one lock that is held for some steps. What comes in goes to each stream's own channel, which
+//! holds no more than the peer was allowed to send.
+
+use super::FrameCounts;
+use super::body::Event;
+use super::head::{DATA_BYTES_MAX, Head, Kind, Malformed};
+use super::queue::{Batch, Place, Queue};
+use crate::connector::Windows;
+use bytes::{Buf, Bytes};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+use tonic::Status;
+
+/// Data of one stream that waits for the socket; then its body is not asked for more.
+const QUEUED_BYTES_MAX: usize = DATA_BYTES_MAX;
+/// What a frame of data takes of the windows besides its bytes: about what it takes in memory. Without it a peer could
+/// fill memory with frames of one byte.
+const FRAME_COST: u32 = 64;
+
+pub(super) struct Wire {
+    state: Mutex<State>,
+    /// Something is to be written, or nothing any more.
+    filled: Notify,
+    /// No call is under way.
+    emptied: Notify,
+    /// Something was written.
+    drained: Notify,
+    /// What the peer may send.
+    windows: Windows,
+    counts: Arc<FrameCounts>,
+}
+
+struct State {
+    streams: HashMap<u32, Stream>,
+    /// The highest number of a call so far.
+    last: u32,
+    queue: Queue,
+    /// What may be sent on all streams together.
+    credit: u32,
+    /// Those who wait for that.
+    starved: Vec<Waker>,
+    /// What the peer may send on all streams together.
+    window: u32,
+    /// What was taken of that and is not yet given back.
+    owed: u32,
+    /// The server takes no calls any more.
+    is_leaving: bool,
+    end: Option<Status>,
+}
+
+/// A call under way.
+struct Stream {
+    events: UnboundedSender<Event>,
+    /// What may be sent.
+    credit: u32,
+    /// What the peer may send, until it said that it sends no more.
+    window: Option<u32>,
+    owed: u32,
+    /// Bytes of its data that wait for the socket.
+    queued: usize,
+    /// Its frames among the large ones of the queue.
+    large: usize,
+    sender: Option<Waker>,
+    /// Works for it, and ends with it.
+    task: Option<AbortHandle>,
+}
+
+impl Stream {
+    fn wake(&mut self) {
+        if let Some(waker) = self.sender.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The call is over: nobody takes what is sent.
+pub(super) struct Over;
+
+impl Wire {
+    /// `peer`: what it lets us send.
+    pub(super) fn new(windows: Windows, peer: Windows, counts: Arc<FrameCounts>) -> Wire {
+        let state = State {
+            streams: HashMap::new(),
+            last: 0,
+            queue: Queue::default(),
+            credit: peer.connection_bytes,
+            starved: Vec::new(),
+            window: windows.connection_bytes,
+            owed: 0,
+            is_leaving: false,
+            end: None,
+        };
+        let (filled, emptied, drained) = Default::default();
+        Wire { state: Mutex::new(state), filled, emptied, drained, windows, counts }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    fn push(&self, state: &mut State, head: Head, payload: Bytes) {
+        let stream = state.streams.get_mut(&head.stream);
+        let is_behind = stream.as_ref().is_some_and(|stream| stream.large > 0);
+        let place = state.queue.push(head, payload, is_behind);
+        if let (Some(stream), Place::Large) = (stream, place) {
+            stream.large += 1;
+        }
+        self.filled.notify_one();
+    }
+
+    fn control(&self, state: &mut State, kind: Kind, stream: u32, number: Option<u32>) {
+        let payload = number.map_or(Bytes::new(), |number| Bytes::copy_from_slice(&number.to_le_bytes()));
+        self.push(state, Head { bytes: payload.len() as u32, stream, kind, is_last: false }, payload);
+    }
+
+    fn stream(&self, events: UnboundedSender<Event>, peer: Windows) -> Stream {
+        let (owed, queued, large, sender, task) = Default::default();
+        let (credit, window) = (peer.stream_bytes, Some(self.windows.stream_bytes));
+        Stream { events, credit, window, owed, queued, large, sender, task }
+    }
+
+    /// Begins a call, of at most `calls_max` at a time. `Err`: nothing of it was sent.
+    pub(super) fn open(
+        &self,
+        head: Bytes,
+        events: UnboundedSender<Event>,
+        peer: Windows,
+        calls_max: usize,
+    ) -> Result<u32, Status> {
+        let mut state = self.state();
+        if let Some(end) = &state.end {
+            return Err(end.clone());
+        }
+        if state.is_leaving || state.last == u32::MAX {
+            return Err(Status::unavailable("the connection takes no more calls"));
+        }
+        if state.streams.len() >= calls_max {
+            return Err(Status::unavailable(format!("{calls_max} calls are under way on the connection")));
+        }
+        state.last += 1;
+        let id = state.last;
+        state.streams.insert(id, self.stream(events, peer));
+        let head_of_frame = Head { bytes: head.len() as u32, stream: id, kind: Kind::Open, is_last: false };
+        self.push(&mut state, head_of_frame, head);
+        Ok(id)
+    }
+
+    /// Takes in a call that the peer began. `Ok(false)`: it comes after the last one that is taken.
+    pub(super) fn opened(
+        &self,
+        id: u32,
+        events: UnboundedSender<Event>,
+        peer: Windows,
+    ) -> Result<bool, Malformed> {
+        let mut state = self.state();
+        if id <= state.last {
+            return Err(Malformed::Stream);
+        }
+        // What else comes of a call that is not taken is known to be of one.
+        state.last = id;
+        if state.is_leaving {
+            return Ok(false);
+        }
+        state.streams.insert(id, self.stream(events, peer));
+        Ok(true)
+    }
+
+    pub(super) fn calls(&self) -> usize {
+        self.state().streams.len()
+    }
+
+    pub(super) fn takes_calls(&self) -> bool {
+        let state = self.state();
+        state.end.is_none() && !state.is_leaving
+    }
+
+    /// Ends `task` with the call, at once if that is over.
+    pub(super) fn attach(&self, id: u32, task: AbortHandle) {
+        match self.state().streams.get_mut(&id) {
+            Some(stream) => stream.task = Some(task),
+            None => task.abort(),
+        }
+    }
+
+    /// Sends headers: of an answer, or of its end.
+    pub(super) fn send_headers(&self, id: u32, kind: Kind, headers: Bytes) -> Result<(), Over> {
+        let mut state = self.state();
+        if !state.streams.contains_key(&id) {
+            return Err(Over);
+        }
+        let is_last = kind == Kind::Trailers;
+        self.push(&mut state, Head { bytes: headers.len() as u32, stream: id, kind, is_last }, headers);
+        Ok(())
+    }
+
+    /// Sends that no more data follows.
+    pub(super) fn send_last(&self, id: u32) -> Result<(), Over> {
+        let mut state = self.state();
+        if !state.streams.contains_key(&id) {
+            return Err(Over);
+        }
+        self.push(&mut state, Head { bytes: 0, stream: id, kind: Kind::Data, is_last: true }, Bytes::new());
+        Ok(())
+    }
+
+    /// Sends data, as the peer has room for it.
+    pub(super) async fn send_data(&self, id: u32, mut data: Bytes) -> Result<(), Over> {
+        while data.has_remaining() {
+            std::future::poll_fn(|context| self.poll_send(id, &mut data, context)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until little of a stream's data waits for the socket.
+    pub(super) async fn sent(&self, id: u32) -> Result<(), Over> {
+        std::future::poll_fn(|context| {
+            let mut state = self.state();
+            let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Over)) };
+            if stream.queued < QUEUED_BYTES_MAX {
+                return Poll::Ready(Ok(()));
+            }
+            stream.sender = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn poll_send(&self, id: u32, data: &mut Bytes, context: &mut Context<'_>) -> Poll<Result<(), Over>> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Over)) };
+        if stream.credit <= FRAME_COST || stream.queued >= QUEUED_BYTES_MAX {
+            stream.sender = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        if state.credit <= FRAME_COST {
+            state.starved.push(context.waker().clone());
+            return Poll::Pending;
+        }
+        let room = stream.credit.min(state.credit) - FRAME_COST;
+        let bytes = data.len().min(DATA_BYTES_MAX).min(room as usize);
+        let cost = bytes as u32 + FRAME_COST;
+        stream.queued += bytes;
+        stream.credit -= cost;
+        state.credit -= cost;
+        let head = Head { bytes: bytes as u32, stream: id, kind: Kind::Data, is_last: false };
+        self.push(state, head, data.split_to(bytes));
+        Poll::Ready(Ok(()))
+    }
+
+    /// The call is over here: nothing of it is sent or taken any more.
+    pub(super) fn finish(&self, id: u32) {
+        let mut state = self.state();
+        self.remove(&mut state, id);
+    }
+
+    /// The call is given up: the peer is told, unless it knows.
+    pub(super) fn reset(&self, id: u32) {
+        let mut state = self.state();
+        if self.remove(&mut state, id).is_some() {
+            self.control(&mut state, Kind::Reset, id, None);
+        }
+    }
+
+    fn remove(&self, state: &mut State, id: u32) -> Option<Stream> {
+        let mut stream = state.streams.remove(&id)?;
+        stream.wake();
+        if let Some(task) = stream.task.take() {
+            task.abort();
+        }
+        if state.streams.is_empty() {
+            self.emptied.notify_waiters();
+        }
+        Some(stream)
+    }
+
+    /// Gives back room for what was taken, or what nobody will take.
+    pub(super) fn consumed(&self, id: u32, cost: u32) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        state.owed += cost;
+        if state.owed >= self.windows.connection_bytes / 2 {
+            let owed = std::mem::take(&mut state.owed);
+            state.window += owed;
+            self.control(state, Kind::Credit, 0, Some(owed));
+        }
+        let Some(stream) = state.streams.get_mut(&id) else { return };
+        stream.owed += cost;
+        if stream.owed >= self.windows.stream_bytes / 2
+            && let Some(window) = &mut stream.window
+        {
+            let owed = std::mem::take(&mut stream.owed);
+            *window += owed;
+            self.control(state, Kind::Credit, id, Some(owed));
+        }
+    }
+
+    /// A frame of data begins, of which all is handed on by [`Wire::received_data`].
+    pub(super) fn received_head(&self, Head { bytes, stream: id, is_last, .. }: Head) -> Result<(), Malformed> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let stream = match state.streams.get_mut(&id) {
+            Some(stream) => Some(stream),
+            None if id > state.last => return Err(Malformed::Stream),
+            None => None,
+        };
+        let cost = match bytes {
+            0 if is_last => 0,
+            0 => return Err(Malformed::Stream),
+            bytes => bytes + FRAME_COST,
+        };
+        state.window = state.window.checked_sub(cost).ok_or(Malformed::Window)?;
+        if let Some(stream) = stream {
+            let window = stream.window.ok_or(Malformed::Stream)?;
+            let left = window.checked_sub(cost).ok_or(Malformed::Window)?;
+            stream.window = (!is_last).then_some(left);
+        }
+        Ok(())
+    }
+
+    /// The next bytes of a frame of data.
+    pub(super) fn received_data(&self, id: u32, data: Bytes, ends_frame: bool) {
+        let cost = data.len() as u32 + if ends_frame { FRAME_COST } else { 0 };
+        let is_taken = match self.state().streams.get(&id) {
+            Some(stream) => stream.events.send(Event::Data(data, cost)).is_ok(),
+            None => false,
+        };
+        if !is_taken {
+            self.consumed(id, cost);
+        }
+    }
+
+    /// The peer sends no more data.
+    pub(super) fn received_end(&self, id: u32) {
+        if let Some(stream) = self.state().streams.get(&id) {
+            let _ = stream.events.send(Event::End); // nobody waits for it any more
+        }
+    }
+
+    /// Hands on what came of a call; it may be over already.
+    pub(super) fn received(&self, id: u32, event: Event) -> Result<(), Malformed> {
+        let state = self.state();
+        match state.streams.get(&id) {
+            Some(stream) => {
+                let _ = stream.events.send(event); // nobody waits for it any more
+                Ok(())
+            }
+            None if id > state.last => Err(Malformed::Stream),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn received_credit(&self, id: u32, bytes: u32) -> Result<(), Malformed> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let more = |credit: u32| {
+            credit.checked_add(bytes).filter(|credit| *credit <= i32::MAX as u32).ok_or(Malformed::Window)
+        };
+        if id == 0 {
+            state.credit = more(state.credit)?;
+            state.starved.drain(..).for_each(Waker::wake);
+        } else if let Entry::Occupied(mut stream) = state.streams.entry(id) {
+            let stream = stream.get_mut();
+            stream.credit = more(stream.credit)?;
+            stream.wake();
+        }
+        Ok(())
+    }
+
+    pub(super) fn ping(&self) {
+        self.control(&mut self.state(), Kind::Ping, 0, None);
+    }
+
+    /// Answers a ping, unless the peer hears of us anyway.
+    pub(super) fn pong(&self) {
+        let mut state = self.state();
+        if state.queue.is_empty() {
+            self.control(&mut state, Kind::Pong, 0, None);
+        }
+    }
+
+    /// Waits while there is much that the peer does not take: who asks on and on and reads nothing is not heard
+    /// any more. False: it took nothing for `patience`.
+    pub(super) async fn has_room(&self, patience: Duration) -> bool {
+        loop {
+            let drained = self.drained.notified();
+            tokio::pin!(drained);
+            drained.as_mut().enable();
+            if !self.state().queue.is_long() {
+                return true;
+            }
+            if tokio::time::timeout(patience, drained).await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// Takes no more calls, and says so.
+    pub(super) fn leave(&self) {
+        let mut state = self.state();
+        state.is_leaving = true;
+        let last = state.last;
+        self.control(&mut state, Kind::Leaving, 0, Some(last));
+    }
+
+    /// The peer takes no calls after this one.
+    pub(super) fn peer_leaves(&self, last: u32) {
+        let mut state = self.state();
+        state.is_leaving = true;
+        let not_taken: Vec<u32> = state.streams.keys().copied().filter(|id| *id > last).collect();
+        for id in not_taken {
+            if let Some(stream) = self.remove(&mut state, id) {
+                let _ = stream.events.send(Event::Broken(Status::unavailable("the process is stopping")));
+            }
+        }
+    }
+
+    /// Waits until no call is under way.
+    pub(super) async fn emptied(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            tokio::pin!(emptied);
+            emptied.as_mut().enable();
+            if self.state().streams.is_empty() {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    /// The connection is over, for this reason; what is in the queue may still be written.
+    pub(super) fn end(&self, why: &Status) {
+        let mut state = self.state();
+        if state.end.is_none() {
+            state.end = Some(why.clone());
+        }
+        let ids: Vec<u32> = state.streams.keys().copied().collect();
+        for id in ids {
+            if let Some(stream) = self.remove(&mut state, id) {
+                let _ = stream.events.send(Event::Broken(why.clone())); // nobody waits for it any more
+            }
+        }
+        state.starved.drain(..).for_each(Waker::wake);
+        self.filled.notify_one();
+    }
+
+    /// What is to be written next; `None` once the connection is over and all is written.
+    pub(super) async fn to_write(&self) -> Option<Batch> {
+        loop {
+            {
+                let mut guard = self.state();
+                let state = &mut *guard;
+                if !state.queue.is_empty() {
+                    let State { queue, streams, .. } = state;
+                    let batch = queue.take(|id| {
+                        if let Some(stream) = streams.get_mut(&id) {
+                            stream.large -= 1;
+                        }
+                    });
+                    return Some(batch);
+                }
+                if state.end.is_some() {
+                    return None;
+                }
+            }
+            self.filled.notified().await;
+        }
+    }
+
+    /// The socket has it.
+    pub(super) fn written(&self, data: &[(u32, usize)], frames: u64) {
+        self.counts.writes.count();
+        self.counts.frames_sent.add(frames);
+        self.drained.notify_waiters();
+        let mut state = self.state();
+        for (id, bytes) in data {
+            if let Some(stream) = state.streams.get_mut(id) {
+                stream.queued -= bytes;
+                if stream.queued < QUEUED_BYTES_MAX {
+                    stream.wake();
+                }
+            }
+        }
+    }
+}
