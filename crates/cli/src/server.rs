@@ -31,7 +31,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
-use tracing::{error, info};
+use tracing::info;
 use types::SystemClock;
 
 /// The time that the gateway's connections get to finish what they are doing when the process stops: a chunk

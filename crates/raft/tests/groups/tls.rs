@@ -17,8 +17,8 @@ use rcgen::{
     KeyUsagePurpose,
 };
 use rpc::{
-    Channel, Connector, TcpConnector, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming,
-    TlsPart, TlsPem, TlsRefusal, server_builder,
+    Channel, Connector, Gate, GateOptions, TcpConnector, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming,
+    TlsPart, TlsPem, TlsRefusal,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -220,7 +220,7 @@ async fn start_node(authority: &Authority, addresses: &AddressBook, n: usize) ->
     let counts = incoming.counts();
     let mut routes = RoutesBuilder::default();
     host.add_to(&mut routes);
-    let serve = server_builder().add_routes(routes.routes()).serve_with_incoming(incoming);
+    let serve = Gate::new(GateOptions::default()).server().add_routes(routes.routes()).serve_with_incoming(incoming);
     let server = tokio::spawn(async move { serve.await.expect("serve") });
 
     let spec = GroupSpec {
@@ -433,7 +433,7 @@ async fn a_server_without_tls_is_named() {
     host.add_to(&mut routes);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let serve = server_builder().add_routes(routes.routes()).serve_with_incoming(TcpIncoming::from(listener));
+    let serve = Gate::new(GateOptions::default()).server().add_routes(routes.routes()).serve_with_incoming(TcpIncoming::from(listener));
     let server = tokio::spawn(async move { serve.await.expect("serve") });
     let connector = cluster_authority().issue(HERE).connector();
     check_error(hello(connector.connect(&address).unwrap()).await, "does not speak TLS");
