@@ -31,7 +31,6 @@ use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tonic::service::RoutesBuilder;
-use tonic::transport::server::TcpIncoming;
 use types::{GroupId, ManualClock, NodeId, OwnerId, PipelineId, ReplicaId, SystemClock};
 
 const CLUSTER: &str = "test";
@@ -433,8 +432,7 @@ async fn a_server_without_tls_is_named() {
     host.add_to(&mut routes);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let serve = Gate::new(GateOptions::default()).server().add_routes(routes.routes()).serve_with_incoming(TcpIncoming::from(listener));
-    let server = tokio::spawn(async move { serve.await.expect("serve") });
+    let server = tokio::spawn(rpc::serve(listener, routes.routes(), std::future::pending()));
     let connector = cluster_authority().issue(HERE).connector();
     check_error(hello(connector.connect(&address).unwrap()).await, "does not speak TLS");
     // It is there, and answers those who speak as it does.

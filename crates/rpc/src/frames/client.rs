@@ -2,7 +2,7 @@ use super::FrameCounts;
 use super::body::{Call, Event, Events, Incoming, send};
 use super::head::{HELLO_BYTES, Head, Kind, Malformed, heard, hello};
 use super::headers;
-use super::reader::{Side, read};
+use super::reader::{SILENCE_MAX, Side, read};
 use super::wire::Wire;
 use super::writer::write;
 use crate::CALLS_PER_CONNECTION_MAX;
@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -51,8 +52,7 @@ impl Link {
         }
         let (address, windows) = (self.0.address.clone(), self.0.windows);
         let connecting = async move {
-            let opened = tokio::time::timeout(CONNECT_MAX, Connection::open(&address, windows)).await;
-            let opened = opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)));
+            let opened = Connection::open(&address, windows).await;
             opened.map(Arc::new).map_err(|error| Status::unavailable(format!("connect to {address}: {error}")))
         };
         let connecting = connecting.boxed().shared();
@@ -134,11 +134,11 @@ pub(super) struct Connection {
 
 impl Connection {
     async fn open(address: &str, windows: Windows) -> io::Result<Connection> {
-        let mut tcp = TcpStream::connect(address).await?;
+        let mut tcp = timeout(CONNECT_MAX, TcpStream::connect(address)).await??;
         tcp.set_nodelay(true)?;
         tcp.write_all(&hello(windows)).await?;
         let mut answer = [0; HELLO_BYTES];
-        tcp.read_exact(&mut answer).await?;
+        timeout(SILENCE_MAX, tcp.read_exact(&mut answer)).await??;
         let refuse = |malformed: Malformed| io::Error::new(io::ErrorKind::InvalidData, malformed);
         let peer = heard(&answer).map_err(refuse)?;
         let wire = Arc::new(Wire::new(windows, peer, FrameCounts::of_clients().clone()));

@@ -15,7 +15,7 @@ const READ_BYTES_MAX: usize = 256 << 10;
 const PART_BYTES_MIN: usize = 16 << 10;
 
 /// Then the other side is gone.
-const SILENCE_MAX: Duration = PING_INTERVAL.saturating_add(PING_ANSWER_MAX);
+pub(super) const SILENCE_MAX: Duration = PING_INTERVAL.saturating_add(PING_ANSWER_MAX);
 
 /// The reason why nothing is read any more.
 #[derive(Debug, thiserror::Error)]
