@@ -51,6 +51,8 @@ const AMONG_TESTS: Crowds = Crowds {
     p99_to_quiet_max: f64::INFINITY,
 };
 
+/// A cluster that just started is ready by then, on a machine that stands still now and again.
+const STARTED_MAX: Duration = Duration::from_secs(120);
 /// Open files of a process that are left for what the gateway does itself, and for those that came before and
 /// are not gone yet.
 const FILES_BESIDE: usize = 1000;
@@ -96,7 +98,7 @@ impl Store {
         s3.create_bucket().await.unwrap();
         s3.put("large", vec![7; LARGE_BYTES]).await.unwrap();
         let bare = |address: &str| address.trim_start_matches("http://").to_owned();
-        Store {
+        let store = Store {
             dev,
             gateway,
             s3,
@@ -111,17 +113,31 @@ impl Store {
             ],
             dns: of_dev["DNS"].clone(),
             http_urls: [of_gateway["HTTP"].clone(), of_dev["HTTP"].clone()],
+        };
+        // Groups of names are founded one after the other, some of them after the first buckets.
+        let give_up = Instant::now() + STARTED_MAX;
+        while let Err(why) = store.readiness().await {
+            assert!(Instant::now() < give_up, "it does not get ready: {why}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        store
     }
 
     async fn assert_ready(&self, when: &str) {
+        self.readiness().await.unwrap_or_else(|why| panic!("{why}, {when}"));
+    }
+
+    async fn readiness(&self) -> Result<(), String> {
         let [gateway, dev] = &self.http_urls;
         let s3 = format!("http://{}/-/health", self.s3_address);
         for url in [format!("{gateway}/readyz"), format!("{dev}/readyz"), format!("{s3}/ready")] {
-            let answer = reqwest::get(&url).await.unwrap_or_else(|error| panic!("{url}, {when}: {error}"));
+            let answer = reqwest::get(&url).await.map_err(|error| format!("{url}: {error}"))?;
             let (status, said) = (answer.status(), answer.text().await.unwrap_or_default());
-            assert!(status.is_success(), "{url} says {status} {said}, {when}");
+            if !status.is_success() {
+                return Err(format!("{url} says {status} {said}"));
+            }
         }
+        Ok(())
     }
 
     /// Until the gateway works for the honest client alone. A thousand who ask for megabytes at once are work
