@@ -9,6 +9,7 @@ use crate::service_manager::{NotifyOptions, ServiceManager};
 use crate::signals::{self, Hangups};
 use anyhow::Context;
 use registry::http::Hosts;
+use rpc::LocalPorts;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -66,10 +67,11 @@ async fn start_all(
     hangups: &Hangups,
     servers: &mut Vec<Server>,
 ) -> anyhow::Result<Option<String>> {
+    let ports = LocalPorts::default();
     for number in 1..=SERVERS {
         let scm = servers.first().map(|first| first.rpc_address.clone());
         let options = server_options(args, credentials, number, scm);
-        let server = Server::start(options, http, hangups).await;
+        let server = Server::start(options, http, hangups, &ports).await;
         let server = server.with_context(|| format!("start server {number} of {SERVERS}"))?;
         servers.push(server);
     }

@@ -20,7 +20,7 @@ use raft::{AddressBook, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
 use registry::dns::DnsSockets;
 use registry::http::Hosts;
-use rpc::{Gate, GateOptions};
+use rpc::{Gate, GateOptions, LocalPorts, TcpConnector};
 use s3gw::{Accounts, GatewayOptions, RequestLog};
 use scm::{Scm, ScmOptions};
 use std::net::SocketAddr;
@@ -247,6 +247,7 @@ impl Server {
         options: ServerOptions,
         http: &Http,
         hangups: &Hangups,
+        ports: &LocalPorts,
     ) -> anyhow::Result<Server> {
         options.validate()?;
         let listener = TcpListener::bind(options.rpc).await;
@@ -279,7 +280,8 @@ impl Server {
 
         let scm_address = options.scm.clone().unwrap_or_else(|| rpc_address.clone());
         let addresses = AddressBook::default();
-        let host = RaftHost::new(HostOptions::default(), addresses.clone());
+        let connector = Arc::new(ports.and(TcpConnector::default()));
+        let host = RaftHost::over(connector, HostOptions::default(), addresses.clone());
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         logging::add_to(&mut routes);
@@ -300,14 +302,15 @@ impl Server {
         }
 
         let gate = Gate::new(GateOptions::default());
-        let rpc = serve_rpc(listener, &gate, routes);
+        let rpc = serve_rpc(listener, &gate, routes, (ports, &rpc_address));
         let (mut client, mut s3_address, mut s3) = (None, None, None);
         if let Some((listener, accounts)) = s3_listener.zip(accounts.clone()) {
-            let connected = Client::connect(ClientOptions {
+            let client_options = ClientOptions {
                 scm: scm_address.clone(),
                 memory_bytes_max: options.s3_limits.s3_memory_bytes,
                 ..ClientOptions::default()
-            });
+            };
+            let connected = Client::beside(client_options, ports);
             s3_address = Some(listener.local_addr().context("ask for the bound address")?);
             s3 = Some(serve_s3(listener, connected.clone(), accounts, &options, http));
             client = Some(connected);
@@ -487,10 +490,20 @@ async fn start_datanode(
     Datanode::start(datanode_options, host.clone(), addresses.clone()).await.context("start datanode")
 }
 
-fn serve_rpc(listener: TcpListener, gate: &Gate, routes: RoutesBuilder) -> Service {
-    let stop = CancellationToken::new();
+/// `local`: where those in this process find the port, under the address that others know.
+fn serve_rpc(
+    listener: TcpListener,
+    gate: &Gate,
+    routes: RoutesBuilder,
+    local: (&LocalPorts, &str),
+) -> Service {
+    let (stop, routes) = (CancellationToken::new(), routes.routes());
     let (gate, stopped) = (gate.clone(), stop.clone().cancelled_owned());
-    let task = tokio::spawn(async move { gate.serve(listener, routes.routes(), stopped).await });
+    let port = local.0.open(local.1, &gate, routes.clone());
+    let task = tokio::spawn(async move {
+        gate.serve(listener, routes, stopped).await;
+        drop(port);
+    });
     Service { stop, task }
 }
 
@@ -561,7 +574,7 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
     // The first process of a container hears SIGTERM only where somebody listens for it.
     let started = tokio::select! {
-        started = Box::pin(Server::start(options, &http, &hangups)) => started.map(Some),
+        started = Box::pin(Server::start(options, &http, &hangups, &LocalPorts::default())) => started.map(Some),
         () = stopped.cancelled() => Ok(None),
     };
     let Ok(Some(server)) = started else {

@@ -1,9 +1,9 @@
 use crate::memory::Pieces;
 use proto::Failure;
-use rpc::{Channel, Connector, TcpConnector, Windows};
+use rpc::{Channel, Connector, LocalPorts, TcpConnector, Windows};
 use std::sync::Arc;
 
-/// Lazy HTTP/2 connections, shared by everything in the client: to an address one for blocks that are read,
+/// Lazy connections, shared by everything in the client: to an address one for blocks that are read,
 /// and one for all else. What is read waits on its connection for whoever asked for it, who may be slow; an
 /// answer of OM or an acknowledgement behind it would wait too.
 #[derive(Clone)]
@@ -27,16 +27,21 @@ const fn of_reads(pieces: Pieces) -> Windows {
 
 impl Default for Channels {
     fn default() -> Channels {
-        let with = |windows| rpc::Channels::new(Arc::new(TcpConnector { windows }));
+        Channels::beside(&LocalPorts::default())
+    }
+}
+
+impl Channels {
+    /// For who is in one process with some of those that it calls.
+    pub(crate) fn beside(ports: &LocalPorts) -> Channels {
+        let with = |windows| rpc::Channels::new(Arc::new(ports.and(TcpConnector { windows })));
         Channels {
             calls: with(OF_CALLS),
             reads: with(const { of_reads(Pieces::Large) }),
             small_reads: with(const { of_reads(Pieces::Small) }),
         }
     }
-}
 
-impl Channels {
     pub(crate) fn over(connector: &Arc<dyn Connector>) -> Channels {
         let channels = || rpc::Channels::new(connector.clone());
         Channels { calls: channels(), reads: channels(), small_reads: channels() }

@@ -73,6 +73,11 @@ impl Client {
         Client::with(options, Channels::default())
     }
 
+    /// [`Client::connect`], and what is in this process is called without a connection.
+    pub fn beside(options: ClientOptions, ports: &rpc::LocalPorts) -> Client {
+        Client::with(options, Channels::beside(ports))
+    }
+
     /// [`Client::connect`] by other ways than TCP.
     pub fn over(options: ClientOptions, connector: Arc<dyn rpc::Connector>) -> Client {
         Client::with(options, Channels::over(&connector))

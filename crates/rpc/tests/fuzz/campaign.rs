@@ -1,0 +1,99 @@
+//! Random frames from a seed, as in crates/proto/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for how long, or
+//! `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
+
+use crate::frames::{Random, hello, open, said};
+use flotilla_rpc::{Connector, TcpConnector, serve};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
+use tonic::body::Body;
+use tonic::codegen::http::Request;
+use tonic::service::Routes;
+use tower::ServiceExt;
+
+const SEEDS_IN_TESTS: u64 = 200;
+/// An honest caller is answered by then, on a machine that stands still now and again.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
+
+/// One stranger's connection: what it says, and a while in which it listens.
+async fn stranger(address: &str, said: &[u8]) {
+    let mut tcp = TcpStream::connect(address).await.expect("the port is open");
+    // It is closed as soon as something is wrong.
+    let _ = tcp.write_all(&hello()).await;
+    let _ = tcp.write_all(said).await;
+    let mut heard = [0; 4096];
+    let _ = timeout(Duration::from_millis(5), tcp.read(&mut heard)).await;
+}
+
+/// A caller beside them, on a connection of its own that stays.
+struct Honest(flotilla_rpc::Channel);
+
+impl Honest {
+    async fn ask(&self) -> Result<(), String> {
+        let request = Request::builder().uri("/flotilla.none/None").body(Body::empty()).expect("a request");
+        let asked = timeout(ANSWER_MAX, self.0.clone().oneshot(request)).await;
+        let answer = asked.map_err(|_| "no answer".to_owned())?.map_err(|status| status.to_string())?;
+        match answer.headers().get("grpc-status").map(|status| status.as_bytes()) {
+            Some(b"12") => Ok(()),
+            other => Err(format!("the answer is {other:?}")),
+        }
+    }
+}
+
+#[test]
+fn campaign() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(run());
+}
+
+async fn run() {
+    let number = |name: &str| {
+        let text = std::env::var(name).ok();
+        text.map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    };
+    let (minutes, cases_wanted) = (number("FLOTILLA_FUZZ_MINUTES"), number("FLOTILLA_FUZZ_CASES"));
+    let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
+    let started = Instant::now();
+    let is_over = |seeds: u64| match (cases_wanted, minutes) {
+        (Some(wanted), _) => seeds >= wanted,
+        (None, Some(minutes)) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
+        (None, None) => seeds >= SEEDS_IN_TESTS,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("its address").to_string();
+    let serving = tokio::spawn(serve(listener, Routes::default(), std::future::pending()));
+    let honest = Honest(TcpConnector::default().connect(&address).expect("an address"));
+    let (mut seeds, mut findings) = (0, 0);
+    while !is_over(seeds) && findings == 0 {
+        let seed = first_seed.wrapping_add(seeds);
+        stranger(&address, &said(&mut Random::new(seed))).await;
+        if let Err(why) = honest.ask().await {
+            findings += 1;
+            println!("finding in frames, seed {seed}: {why}");
+            println!("replay: ./dev fuzz --minutes 0 --seed {seed}");
+        }
+        seeds += 1;
+    }
+    assert!(!serving.is_finished(), "the port is still served");
+    let minutes = started.elapsed().as_secs_f64() / 60.0;
+    println!(
+        "{{\"cases\": {seeds}, \"seed\": {first_seed}, \"seeds\": {seeds}, \"minutes\": {minutes:.2}, \"findings\": {findings}, \
+         \"targets\": {{\"frames\": {seeds}}}}}"
+    );
+    assert_eq!(findings, 0, "see above");
+}
+
+#[tokio::test]
+async fn what_the_campaign_takes_for_right_is_answered() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("its address");
+    let serving = tokio::spawn(serve(listener, Routes::default(), std::future::pending()));
+    let mut tcp = TcpStream::connect(address).await.expect("the port is open");
+    tcp.write_all(&[hello(), open(1)].concat()).await.expect("sent");
+    // Its hello, and the head of an answer.
+    let mut heard = [0; 24 + 16];
+    timeout(ANSWER_MAX, tcp.read_exact(&mut heard)).await.expect("an answer").expect("heard");
+    assert_eq!((heard[24 + 4], heard[24 + 8]), (1, 2), "of call 1, an answer");
+    serving.abort();
+}

@@ -1,0 +1,4 @@
+//! Frames that nobody of ours wrote, for the port that calls come to.
+
+mod campaign;
+mod frames;
