@@ -5,11 +5,10 @@
 
 use anyhow::Context;
 use flotilla_benches::blocks::Windows;
-use flotilla_benches::{Peak, flotilla_binary};
 use flotilla_benches::s3::{
-    Counted, Kind, Measured, Memory, Objects, Pace, Size, Target, counting_library, operations_counted,
-    run,
+    Counted, Kind, Measured, Memory, Objects, Pace, Size, Target, counting_library, operations_counted, run,
 };
+use flotilla_benches::{Peak, flotilla_binary};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -137,11 +136,8 @@ fn load(plan: &Plan) -> anyhow::Result<Value> {
         }
     }
     std::thread::sleep(plan.settle);
-    let memory: Vec<Value> = targets
-        .iter()
-        .zip(&peaks)
-        .map(|(target, peak)| report_memory(target, peak, plan.settle))
-        .collect();
+    let memory: Vec<Value> =
+        targets.iter().zip(&peaks).map(|(target, peak)| report_memory(target, peak, plan.settle)).collect();
     Ok(json!({"rows": rows, "memory": memory}))
 }
 

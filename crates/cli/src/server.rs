@@ -572,9 +572,10 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let http = Http::start(http_address, "--http", 1, hosts).await?;
     info!(http = %http.address, "metrics and health checks");
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
+    let ports = LocalPorts::default();
     // The first process of a container hears SIGTERM only where somebody listens for it.
     let started = tokio::select! {
-        started = Box::pin(Server::start(options, &http, &hangups, &LocalPorts::default())) => started.map(Some),
+        started = Box::pin(Server::start(options, &http, &hangups, &ports)) => started.map(Some),
         () = stopped.cancelled() => Ok(None),
     };
     let Ok(Some(server)) = started else {

@@ -3,8 +3,8 @@ use crate::client::Client;
 use crate::memory::{Pieces, Room};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ReadChunk, ReadRequest};
+use proto::messages::{self, Messages};
 use proto::om::BlockPiece;
 use proto::{Code, Failure};
 use rand::seq::SliceRandom;
@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
-use tonic::Request;
 use tracing::{info, warn};
 use types::random::random;
 use types::{BlockName, CRC_CHUNK_BYTES, RunningCrc};
@@ -126,7 +125,7 @@ struct Open {
     address: String,
     /// The room for what its window may hold.
     _window: Option<Room>,
-    chunks: tonic::Streaming<ReadChunk>,
+    chunks: Messages<ReadChunk>,
 }
 
 impl Open {
@@ -165,8 +164,7 @@ async fn open_and_hear(
 ) -> Result<(Open, ReadChunk), Failure> {
     let stall = client.options().read_stall;
     let heard = async {
-        let mut datanode = DatanodeClient::new(client.channels().to_read(address, pieces)?)
-            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
+        let channel = client.channels().to_read(address, pieces)?;
         let request = ReadRequest {
             block: Some(part.block.into()),
             offset: part.offset,
@@ -174,9 +172,10 @@ async fn open_and_hear(
             commit_index: part.commit_index,
             message_bytes_max: pieces.message_bytes() as u32,
         };
-        let request = proto::in_cluster(Request::new(request), &client.view().cluster);
-        let opened = tokio::time::timeout(stall, datanode.read(request)).await;
-        let chunks = opened.map_err(|_| silent(address, stall))??.into_inner();
+        let cluster = client.view().cluster.clone();
+        let opened = messages::call(channel, messages::READ, &cluster, messages::one(request));
+        let opened = tokio::time::timeout(stall, opened).await;
+        let chunks = opened.map_err(|_| silent(address, stall))??;
         let mut open = Open { address: address.to_owned(), chunks, _window: None };
         let chunk = open.next(part, stall).await?;
         Ok((open, chunk))

@@ -2,8 +2,9 @@ use crate::channels::Channels;
 use crate::outbox::Outbox;
 use crate::stream::{Event, Health, Outgoing};
 use futures::FutureExt;
-use proto::datanode::datanode_client::DatanodeClient;
+use futures::future::BoxFuture;
 use proto::datanode::{Ack, WriteAck, WriteChunk};
+use proto::messages::{self, Messages};
 use proto::{Code, Failure, Retry};
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::Status;
 use types::{Nonce, PipelineId};
 
 /// The connection that the chunks of one pipeline go over.
@@ -90,11 +91,9 @@ impl Session {
             Ok(channel) => channel,
             Err(failure) => return End::Broken(failure),
         };
-        let mut datanode = DatanodeClient::new(channel)
-            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        let request = proto::in_cluster(Request::new(ReceiverStream::new(wire)), cluster);
-        let open = async move { datanode.write(request).await }.boxed();
+        let cluster = cluster.to_owned();
+        let chunks = ReceiverStream::new(wire);
+        let open = async move { messages::call(channel, messages::WRITE, &cluster, chunks).await }.boxed();
         let end = self.run_open(open, to_wire).await;
         if !end.is_idle() {
             // New blocks look elsewhere until something is acknowledged here again.
@@ -105,10 +104,10 @@ impl Session {
 
     async fn run_open(
         &mut self,
-        mut open: futures::future::BoxFuture<'static, Result<Response<Streaming<WriteAck>>, Status>>,
+        mut open: BoxFuture<'static, Result<Messages<WriteAck>, Status>>,
         to_wire: mpsc::Sender<WriteChunk>,
     ) -> End {
-        let mut acks: Option<Streaming<WriteAck>> = None;
+        let mut acks: Option<Messages<WriteAck>> = None;
         // Since when somebody has been waiting for an answer.
         let mut waiting_since = Instant::now();
         loop {
@@ -126,7 +125,7 @@ impl Session {
             tokio::select! {
                 biased;
                 answer = &mut open, if !is_open => match answer {
-                    Ok(response) => acks = Some(response.into_inner()),
+                    Ok(opened) => acks = Some(opened),
                     Err(status) => return End::Broken(status.into()),
                 },
                 ack = ack => match ack {

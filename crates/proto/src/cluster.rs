@@ -10,6 +10,13 @@ use tonic::{Request, Status};
 
 const CLUSTER: &str = "flotilla-cluster";
 
+/// Marks a call with these headers as meant for a node of `cluster`.
+pub(crate) fn name(headers: &mut http::HeaderMap, cluster: &str) {
+    if let Ok(cluster) = cluster.parse() {
+        headers.insert(CLUSTER, cluster);
+    }
+}
+
 /// Marks a call as meant for a node of `cluster`.
 pub fn in_cluster<T>(mut request: Request<T>, cluster: &str) -> Request<T> {
     if let Ok(cluster) = cluster.parse() {

@@ -49,7 +49,7 @@ impl<U: Message + Default + Carried> Decoder for CheckedDecoder<U> {
             if buffer.chunk().len() != buffer.remaining() {
                 return Err(Failure::internal("a message in pieces").into());
             }
-            check(shape, buffer.chunk()).map_err(Failure::from)?;
+            check(shape, &mut buffer.chunk()).map_err(Failure::from)?;
         }
         self.0.decode(buffer)
     }

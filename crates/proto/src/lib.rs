@@ -20,8 +20,10 @@ mod discard;
 mod error;
 mod limits;
 mod lookup;
+pub mod messages;
 mod naming;
 mod request_id;
+mod rope;
 mod seeker;
 mod states;
 

@@ -111,12 +111,12 @@ impl MessageLimit {
     }
 }
 
-/// Counts what decoding would make, without making it.
-pub(crate) fn check(shape: usize, bytes: &[u8]) -> Result<(), Refused> {
+/// Counts what decoding would make, without making it, of all that `bytes` has.
+pub(crate) fn check(shape: usize, bytes: &mut impl Buf) -> Result<(), Refused> {
     let shape = &SHAPES[shape];
     let parts_max = MessageLimit::of(shape).parts_max;
     let mut left = parts_max;
-    count(shape, bytes, &mut left, DEPTH_MAX).map_err(|end| match end {
+    count(shape, bytes, 0, &mut left, DEPTH_MAX).map_err(|end| match end {
         End::TooMany => Refused::TooMany { name: shape.name, parts_max },
         End::Malformed => Refused::Malformed { name: shape.name },
     })
@@ -140,7 +140,7 @@ pub fn decode_asked(path: &str, message: &[u8]) -> Option<Result<(), Failure>> {
 }
 
 fn decode_as<M: Message + Carried + Default>(message: &[u8]) -> Result<(), Failure> {
-    check(M::ASKED.expect("what a server is asked with"), message)?;
+    check(M::ASKED.expect("what a server is asked with"), &mut { message })?;
     M::decode(message).map(drop).map_err(|error| Failure::invalid(error.to_string()))
 }
 
@@ -149,39 +149,45 @@ enum End {
     Malformed,
 }
 
-fn count(shape: &Shape, mut bytes: &[u8], left: &mut u32, depth: u32) -> Result<(), End> {
+/// Counts the parts of a message that ends where `after` bytes are left.
+fn count(shape: &Shape, bytes: &mut impl Buf, after: usize, left: &mut u32, depth: u32) -> Result<(), End> {
     let depth = depth.checked_sub(1).ok_or(End::Malformed)?;
-    while bytes.has_remaining() {
-        let key = varint(&mut bytes)?;
+    while bytes.remaining() > after {
+        let key = varint(bytes)?;
         let number = u32::try_from(key >> 3).map_err(|_| End::Malformed)?;
         let part = shape.parts.iter().find(|(field, _)| *field == number).map(|(_, part)| *part);
-        let value = match key & 7 {
-            0 => varint(&mut bytes).map(|_| &[][..])?,
-            1 => take(&mut bytes, 8)?,
-            2 => {
-                let length = varint(&mut bytes)?;
-                take(&mut bytes, length)?
-            }
-            5 => take(&mut bytes, 4)?,
+        let length = match key & 7 {
+            0 => varint(bytes).map(|_| 0)?,
+            1 => 8,
+            2 => usize::try_from(varint(bytes)?).map_err(|_| End::Malformed)?,
+            5 => 4,
             // Groups, which no message of ours has.
             _ => return Err(End::Malformed),
         };
-        let Some(part) = part else { continue };
-        // Numbers that stand together take eight times their bytes in memory at most: as many as a structure
-        // in sixteen bytes.
-        let parts = match (part, key & 7) {
-            (Part::Numbers, 2) => 1 + u32::try_from(value.len() / 16).unwrap_or(u32::MAX),
-            _ => 1,
-        };
-        *left = left.checked_sub(parts).ok_or(End::TooMany)?;
-        if let (Part::Message(inner), 2) = (part, key & 7) {
-            count(&SHAPES[inner], value, left, depth)?;
+        let behind = bytes.remaining().checked_sub(length).filter(|behind| *behind >= after);
+        let behind = behind.ok_or(End::Malformed)?;
+        if let Some(part) = part {
+            // Numbers that stand together take eight times their bytes in memory at most: as many as a structure
+            // in sixteen bytes.
+            let parts = match (part, key & 7) {
+                (Part::Numbers, 2) => 1 + u32::try_from(length / 16).unwrap_or(u32::MAX),
+                _ => 1,
+            };
+            *left = left.checked_sub(parts).ok_or(End::TooMany)?;
+            if let (Part::Message(inner), 2) = (part, key & 7) {
+                count(&SHAPES[inner], bytes, behind, left, depth)?;
+            }
         }
+        bytes.advance(bytes.remaining() - behind);
     }
-    Ok(())
+    match bytes.remaining() == after {
+        true => Ok(()),
+        // A number that ends behind its message.
+        false => Err(End::Malformed),
+    }
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, End> {
+fn varint(bytes: &mut impl Buf) -> Result<u64, End> {
     let mut value = 0;
     for shift in (0..70).step_by(7) {
         let byte = bytes.try_get_u8().map_err(|_| End::Malformed)?;
@@ -193,19 +199,12 @@ fn varint(bytes: &mut &[u8]) -> Result<u64, End> {
     Err(End::Malformed)
 }
 
-fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], End> {
-    let length = usize::try_from(length).map_err(|_| End::Malformed)?;
-    let (value, rest) = bytes.split_at_checked(length).ok_or(End::Malformed)?;
-    *bytes = rest;
-    Ok(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{om, raft, registry, scm};
     fn check_message<M: Message + Carried>(message: &M) -> Result<(), Refused> {
-        check(M::ASKED.expect("what a server is asked with"), &message.encode_to_vec())
+        check(M::ASKED.expect("what a server is asked with"), &mut &message.encode_to_vec()[..])
     }
 
     #[test]
@@ -299,7 +298,7 @@ mod tests {
             b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80",
             b"\x09\x01",
         ] {
-            assert!(matches!(check(shape, bytes), Err(Refused::Malformed { .. })), "{bytes:?}");
+            assert!(matches!(check(shape, &mut { bytes }), Err(Refused::Malformed { .. })), "{bytes:?}");
         }
     }
 }

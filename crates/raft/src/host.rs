@@ -18,11 +18,10 @@ use crate::replica::beginning::{Begun, Past, announce, begin, check_log, check_t
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::transport::network::Network;
 use crate::transport::processes::Processes;
-use crate::transport::service::Service;
+use crate::transport::service::{EntryServer, Service};
 use crate::{AddressBook, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine};
 use futures::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
-use proto::raft::raft_transport_server::RaftTransportServer;
 use raftlog::{Log, LogSpace, LogSpec};
 use rpc::{Connector, TcpConnector};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -107,10 +106,7 @@ impl RaftHost {
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
         let service =
             Service { open_groups: self.inner.open_groups.clone(), counts: self.inner.counts.clone() };
-        let server = RaftTransportServer::new(service)
-            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        routes.add_service(server);
+        routes.add_service(EntryServer::new(service));
     }
 
     /// Notes a replica that is new on the disk before anything of it is there: for owners that write about it

@@ -16,7 +16,8 @@ pub use channels::Channels;
 pub use connector::{Channel, Connector, TcpConnector, Windows};
 pub use frames::FrameCounts;
 pub use gate::{
-    CALLS_PER_CONNECTION_MAX, Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody, serve,
+    CALLS_PER_CONNECTION_MAX, Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody,
+    serve,
 };
 pub use local::{LocalConnector, LocalPort, LocalPorts};
 pub use tls::{

@@ -1,7 +1,7 @@
 //! Calls between roles of one process.
 
-use crate::{Gate, Gated};
 use crate::connector::{Channel, Connector};
+use crate::{Gate, Gated};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::HashMap;
@@ -113,7 +113,11 @@ mod tests {
         let channel = ports.and(TcpConnector::default()).connect("127.0.0.1:1").unwrap();
         assert_eq!(ask(&channel).await.unwrap_err().code(), tonic::Code::Unavailable);
         let port = ports.open("127.0.0.1:1", &gate, Routes::default());
-        assert_eq!(ask(&channel).await.unwrap(), Some("12".to_owned()), "an answer of the routes, which have none such");
+        assert_eq!(
+            ask(&channel).await.unwrap(),
+            Some("12".to_owned()),
+            "an answer of the routes, which have none such"
+        );
         assert_eq!(gate.counts().calls.get(), 1);
         drop(port);
         assert_eq!(ask(&channel).await.unwrap_err().code(), tonic::Code::Unavailable);

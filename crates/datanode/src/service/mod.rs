@@ -1,6 +1,7 @@
 //! The datanode's gRPC service.
 
 mod blocks;
+mod data_server;
 mod discards;
 mod fetch;
 mod read;
@@ -9,7 +10,9 @@ mod served;
 mod write;
 
 pub(crate) use blocks::Listings;
-use proto::datanode::datanode_server::{Datanode, DatanodeServer};
+use data_server::DataServer;
+use futures::Stream;
+use proto::datanode::datanode_server::Datanode;
 use proto::datanode::{
     ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListBlocksRequest,
     ListBlocksResponse, ListDiscardsRequest, ListWritableRequest, ListWritableResponse, ReadChunk,
@@ -41,12 +44,30 @@ impl Service {
         &self.served.read_memory
     }
 
-    pub(crate) fn into_server(self) -> Guarded<DatanodeServer<Service>> {
+    pub(crate) fn into_server(self) -> Guarded<DataServer> {
         let disks = self.served.disks.clone();
-        let server = DatanodeServer::new(self)
-            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        ClusterGuard::new(move || disks.cluster()).in_front_of(server)
+        ClusterGuard::new(move || disks.cluster()).in_front_of(DataServer::new(self))
+    }
+
+    fn take_chunks(
+        &self,
+        chunks: impl Stream<Item = Result<WriteChunk, Status>> + Send + 'static,
+    ) -> ReceiverStream<Result<WriteAck, Status>> {
+        let (acks, receiver) = mpsc::channel(ACKS_MAX);
+        let stream = WriteStream::new(self.served.clone(), acks);
+        self.served.workers.spawn(stream.run(chunks));
+        ReceiverStream::new(receiver)
+    }
+
+    async fn send_block(&self, request: ReadRequest) -> Result<Taken<ReadChunk>, Status> {
+        let read = read::prepare(&self.served, request).await?;
+        let (chunks, taken) = Taken::channel();
+        if let Some(whole) = read.at_once().await {
+            let _ = chunks.try_send(Ok(whole?)); // there is a place, and somebody listens
+            return Ok(taken);
+        }
+        self.served.workers.spawn_until_stop(read.run(chunks));
+        Ok(taken)
     }
 }
 
@@ -61,21 +82,11 @@ impl Datanode for Service {
         &self,
         request: Request<Streaming<WriteChunk>>,
     ) -> Result<Response<Self::WriteStream>, Status> {
-        let (acks, receiver) = mpsc::channel(ACKS_MAX);
-        let stream = WriteStream::new(self.served.clone(), acks);
-        self.served.workers.spawn(stream.run(request.into_inner()));
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(self.take_chunks(request.into_inner())))
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        let read = read::prepare(&self.served, request.into_inner()).await?;
-        let (chunks, taken) = Taken::channel();
-        if let Some(whole) = read.at_once().await {
-            let _ = chunks.try_send(Ok(whole?)); // there is a place, and somebody listens
-            return Ok(Response::new(taken));
-        }
-        self.served.workers.spawn_until_stop(read.run(chunks));
-        Ok(Response::new(taken))
+        Ok(Response::new(self.send_block(request.into_inner()).await?))
     }
 
     async fn head(&self, request: Request<HeadRequest>) -> Result<Response<HeadResponse>, Status> {

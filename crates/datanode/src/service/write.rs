@@ -10,8 +10,8 @@ use crate::options::CHUNK_BYTES_MAX;
 use crate::pipeline::Pipeline;
 use crate::under_way::{self, ChunkName};
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::FuturesOrdered;
+use futures::{Stream, StreamExt, TryStreamExt};
 use prost::Message;
 use proto::datanode::{
     Ack, ChunkCommand, PipelineCommand, PipelineReply, WriteAck, WriteChunk, pipeline_command,
@@ -19,6 +19,7 @@ use proto::datanode::{
 use proto::{ACK_ALL_WITHIN_MAX, Code, Failure, Retry};
 use raft::{AddressBook, Command, Done, Group, ProposeError, Role, WaitAllError};
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tonic::{Status, Streaming};
+use tonic::Status;
 use tracing::{debug, error};
 use types::{LogIndex, Nonce, Payload, PipelineId, Term};
 
@@ -89,7 +90,8 @@ impl WriteStream {
         WriteStream { served, stream_bytes, stream_bytes_max, acks, lanes, lane_tasks, failed, waited_for }
     }
 
-    pub(super) async fn run(mut self, mut chunks: Streaming<WriteChunk>) {
+    pub(super) async fn run(mut self, chunks: impl Stream<Item = Result<WriteChunk, Status>>) {
+        let mut chunks = pin!(chunks);
         let stop = self.served.workers.stop().clone();
         let acks = self.acks.clone();
         loop {
@@ -97,7 +99,7 @@ impl WriteStream {
             let message = tokio::select! {
                 () = stop.cancelled() => break,
                 () = acks.closed() => return,
-                message = chunks.message() => message,
+                message = chunks.try_next() => message,
             };
             match message {
                 Ok(Some(chunk)) => {

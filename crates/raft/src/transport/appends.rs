@@ -9,7 +9,7 @@ use crate::open_groups::OpenGroups;
 use crate::transport::refusal::{refused, stopped, unread};
 use crate::transport::taker::Taker;
 use futures::stream::FuturesUnordered;
-use futures::{FutureExt, Stream, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use openraft::raft::{StreamAppendError, StreamAppendResult};
 use proto::{Code, Failure, raft as wire};
 use std::pin::pin;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::Status;
 use wire::append_response::Result as Answer;
 
 /// The time for which the receiver lets one group keep the answers of its batch waiting. Groups answer in
@@ -30,9 +30,9 @@ const ANSWER_MAX: Duration = Duration::from_millis(100);
 pub(crate) async fn append(
     open_groups: Arc<OpenGroups>,
     counts: Arc<HostCounts>,
-    mut messages: Streaming<wire::AppendRequest>,
+    mut messages: impl Stream<Item = Result<wire::AppendRequest, Status>> + Send + Unpin + 'static,
 ) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
-    let first = messages.message().await.map_err(|status| unread(&counts, status))?;
+    let first = messages.try_next().await.map_err(|status| unread(&counts, status))?;
     let Some(first) = first else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.

@@ -232,9 +232,9 @@ impl NetStreamAppend<TypeConfig> for Client {
             let input = stream::iter([first]).chain(input);
             let process = self.process()?;
             let (requests, outgoing) = exchange::channel();
-            let mut client = process.client();
+            let opening = process.append(outgoing);
             let answers = self
-                .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, client.append(outgoing))
+                .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, opening)
                 .await
                 .inspect_err(|_| self.counts.streams_broken.count())?;
             let exchange = Exchange::new(

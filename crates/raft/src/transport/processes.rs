@@ -1,10 +1,14 @@
 use crate::idle::heartbeats::Heartbeats;
 use crate::{AddressBook, Member};
+use proto::messages::{self, Messages};
+use proto::raft as wire;
 use proto::raft::raft_transport_client::RaftTransportClient;
 use rpc::{Channel, Connector};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Response, Status};
 use tracing::info;
 
 /// Addresses remembered; past it all are forgotten and made anew as they are needed.
@@ -20,7 +24,9 @@ pub(crate) struct Processes {
 /// A process that members of our groups live in.
 pub(crate) struct Process {
     address: String,
-    /// The client for entries.
+    /// The way that entries go.
+    data: Channel,
+    /// The client for all else that is large.
     client: RaftTransportClient<Channel>,
     /// The client for what keeps leaders in office and elects them, on a connection of its own: behind the
     /// entries that a connection may have under way (16 MiB, 0.13 s at 1 Gbit/s) a heartbeat or a vote could
@@ -60,9 +66,18 @@ impl Process {
                 .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(proto::MESSAGE_BYTES_MAX)
         };
-        let (client, control) = (client(data), client(control));
+        let (client, control) = (client(data.clone()), client(control));
         let heartbeats = Heartbeats::new(control.clone());
-        Process { address, client, control, heartbeats, is_down: AtomicBool::new(false) }
+        Process { address, data, client, control, heartbeats, is_down: AtomicBool::new(false) }
+    }
+
+    /// Opens a stream of entries. Their addresses name the cluster.
+    pub(crate) fn append(
+        &self,
+        requests: ReceiverStream<wire::AppendRequest>,
+    ) -> impl Future<Output = Result<Response<Messages<wire::AppendResponse>>, Status>> + use<> {
+        let data = self.data.clone();
+        async move { messages::call(data, messages::APPEND, "", requests).await.map(Response::new) }
     }
 
     pub(crate) fn client(&self) -> RaftTransportClient<Channel> {

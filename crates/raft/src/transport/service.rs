@@ -7,11 +7,18 @@ use crate::open_groups::OpenGroups;
 use crate::snapshot::take_offer;
 use crate::transport::refusal::refused;
 use crate::transport::{appends, elections, other_history};
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt, stream};
-use proto::raft::raft_transport_server::RaftTransport;
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
+use proto::messages::{self, Messages};
+use proto::raft::raft_transport_server::{RaftTransport, RaftTransportServer};
 use proto::{Code, Failure, raft as wire};
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codegen::{Service as HttpService, http};
+use tonic::server::NamedService;
 use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Clone)]
@@ -20,17 +27,64 @@ pub(crate) struct Service {
     pub(crate) counts: Arc<HostCounts>,
 }
 
+impl Service {
+    /// Answers before anything came: the sender starts when it has that.
+    fn take_entries(
+        &self,
+        messages: impl Stream<Item = Result<wire::AppendRequest, Status>> + Send + Unpin + 'static,
+    ) -> BoxStream<'static, Result<wire::AppendResponse, Status>> {
+        let answers = appends::append(self.open_groups.clone(), self.counts.clone(), messages);
+        stream::once(answers).try_flatten().boxed()
+    }
+}
+
+/// The service, whose entries come in without being copied out of their messages.
+#[derive(Clone)]
+pub(crate) struct EntryServer {
+    service: Service,
+    others: RaftTransportServer<Service>,
+}
+
+impl EntryServer {
+    pub(crate) fn new(service: Service) -> EntryServer {
+        let others = RaftTransportServer::new(service.clone())
+            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
+        EntryServer { service, others }
+    }
+}
+
+impl NamedService for EntryServer {
+    const NAME: &'static str = <RaftTransportServer<Service> as NamedService>::NAME;
+}
+
+impl HttpService<http::Request<Body>> for EntryServer {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path() != messages::APPEND {
+            return self.others.call(request);
+        }
+        let entries = Messages::of_request(request.into_body());
+        std::future::ready(Ok(messages::answer(Ok(self.service.take_entries(entries))))).boxed()
+    }
+}
+
 #[tonic::async_trait]
 impl RaftTransport for Service {
     type AppendStream = BoxStream<'static, Result<wire::AppendResponse, Status>>;
 
-    /// Answers with headers at once: the sender starts when it has them.
     async fn append(
         &self,
         request: Request<Streaming<wire::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let answers = appends::append(self.open_groups.clone(), self.counts.clone(), request.into_inner());
-        Ok(Response::new(stream::once(answers).try_flatten().boxed()))
+        Ok(Response::new(self.take_entries(request.into_inner())))
     }
 
     async fn heartbeats(

@@ -17,8 +17,8 @@ use rcgen::{
     KeyUsagePurpose,
 };
 use rpc::{
-    Channel, Connector, Gate, GateOptions, TcpConnector, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming,
-    TlsPart, TlsPem, TlsRefusal,
+    Channel, Connector, Gate, GateOptions, TcpConnector, TlsConnector, TlsCounts, TlsIdentity,
+    TlsIdentityError, TlsIncoming, TlsPart, TlsPem, TlsRefusal,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -219,7 +219,8 @@ async fn start_node(authority: &Authority, addresses: &AddressBook, n: usize) ->
     let counts = incoming.counts();
     let mut routes = RoutesBuilder::default();
     host.add_to(&mut routes);
-    let serve = Gate::new(GateOptions::default()).server().add_routes(routes.routes()).serve_with_incoming(incoming);
+    let serve =
+        Gate::new(GateOptions::default()).server().add_routes(routes.routes()).serve_with_incoming(incoming);
     let server = tokio::spawn(async move { serve.await.expect("serve") });
 
     let spec = GroupSpec {

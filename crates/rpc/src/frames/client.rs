@@ -53,7 +53,9 @@ impl Link {
         let (address, windows) = (self.0.address.clone(), self.0.windows);
         let connecting = async move {
             let opened = Connection::open(&address, windows).await;
-            opened.map(Arc::new).map_err(|error| Status::unavailable(format!("connect to {address}: {error}")))
+            opened
+                .map(Arc::new)
+                .map_err(|error| Status::unavailable(format!("connect to {address}: {error}")))
         };
         let connecting = connecting.boxed().shared();
         *current = Some(connecting.clone());
@@ -127,7 +129,6 @@ impl Call<Arc<Connection>> {
 
 pub(super) struct Connection {
     wire: Arc<Wire>,
-    peer: Windows,
     /// Ended with the connection.
     _tasks: JoinSet<()>,
 }
@@ -155,12 +156,12 @@ impl Connection {
                 writer.end(&Status::unavailable(format!("the connection broke: {error}")));
             }
         });
-        Ok(Connection { wire, peer, _tasks: tasks })
+        Ok(Connection { wire, _tasks: tasks })
     }
 
     fn begin(self: Arc<Self>, head: Bytes) -> Result<(u32, Call<Arc<Connection>>, Events), Status> {
         let (sender, events) = mpsc::unbounded_channel();
-        let id = self.wire.open(head, sender, self.peer, CALLS_PER_CONNECTION_MAX as usize)?;
+        let id = self.wire.open(head, sender, CALLS_PER_CONNECTION_MAX as usize)?;
         let wire = self.wire.clone();
         let events = Events { wire: wire.clone(), id, events };
         Ok((id, Call { wire, id, _keeps: self }, events))

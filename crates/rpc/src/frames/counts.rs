@@ -5,10 +5,8 @@ const FRAMES: Metric = Metric {
     name: "flotilla_rpc_frames_sent_total",
     help: "Frames of calls that were written, by the end of the connection that this process is.",
 };
-const WRITES: Metric = Metric {
-    name: "flotilla_rpc_frame_writes_total",
-    help: "Writes in which these went together.",
-};
+const WRITES: Metric =
+    Metric { name: "flotilla_rpc_frame_writes_total", help: "Writes in which these went together." };
 
 /// Counts of the frames that one end of connections sent.
 #[derive(Debug, Default)]

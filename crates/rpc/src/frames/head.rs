@@ -5,8 +5,8 @@ use crc32c::crc32c;
 pub(super) const HEAD_BYTES: usize = 16;
 /// Bytes that go with any frame but data: headers of a call, some 300 as ours are.
 pub(super) const META_BYTES_MAX: u32 = 16 << 10;
-/// Data of one frame. What waits behind it waits for as long as that takes.
-pub(super) const DATA_BYTES_MAX: usize = 256 << 10;
+/// Data of one frame: a chunk of a MiB comes in one piece. What waits behind it waits for as long as that takes.
+pub(super) const DATA_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {

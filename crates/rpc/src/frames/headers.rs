@@ -74,7 +74,11 @@ mod tests {
 
     #[test]
     fn heads_of_calls_and_answers_are_read_as_they_were_written() {
-        let call = Request::builder().uri("/a.B/C").header("te", "trailers").header("k-bin", "AAEC").header("te", "x");
+        let call = Request::builder()
+            .uri("/a.B/C")
+            .header("te", "trailers")
+            .header("k-bin", "AAEC")
+            .header("te", "x");
         let call = call.body(()).unwrap();
         let read = request(of_request(&call).unwrap(), ()).unwrap();
         assert_eq!((read.uri(), read.headers()), (call.uri(), call.headers()));
@@ -85,7 +89,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_or_no_header_is_refused() {
-        let whole = of_request(&Request::builder().uri("/a.B/C").header("te", "x").body(()).unwrap()).unwrap();
+        let whole =
+            of_request(&Request::builder().uri("/a.B/C").header("te", "x").body(()).unwrap()).unwrap();
         for cut in [0, 1, 4, 9, 11, whole.len() - 1] {
             assert!(request(whole.slice(..cut), ()).is_err(), "{cut}");
         }

@@ -7,12 +7,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 
-/// Bytes that are asked for at once: few from who is idle, many in the middle of bodies.
+/// Bytes that are asked for at once: few from who is idle, many from who sends much.
 const READ_BYTES_MIN: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 256 << 10;
-/// Data is handed on in parts of so much, or as the frame ends: however slowly it comes, little is held, and no part
-/// is small.
-const PART_BYTES_MIN: usize = 16 << 10;
+/// So much of a frame must have come before all of its memory is taken, of which it is a sixteenth at least.
+const BELIEVED_BYTES: usize = 64 << 10;
 
 /// Then the other side is gone.
 pub(super) const SILENCE_MAX: Duration = PING_INTERVAL.saturating_add(PING_ANSWER_MAX);
@@ -46,15 +45,19 @@ pub(super) trait Side {
 
 /// Reads frames until the connection ends.
 pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin, side: &mut S) -> Ended {
-    let mut frames = Frames { wire, side, buffer: BytesMut::new(), data: None };
-    let mut read_bytes = READ_BYTES_MIN;
+    let mut frames = Frames { wire, side, buffer: BytesMut::new() };
+    let (mut read_bytes, mut missing) = (READ_BYTES_MIN, 0);
     let mut heard = Instant::now();
     let mut look = std::pin::pin!(tokio::time::sleep_until(heard + PING_INTERVAL));
     loop {
         if S::HOLDS_BACK && !wire.has_room(SILENCE_MAX).await {
             return Ended::Deaf;
         }
-        if frames.buffer.capacity() - frames.buffer.len() < read_bytes / 2 {
+        let room = frames.buffer.capacity() - frames.buffer.len();
+        if missing > 0 && room < missing {
+            // A large frame comes into memory of its own.
+            frames.buffer.reserve(missing);
+        } else if missing == 0 && room < read_bytes / 2 {
             frames.buffer.reserve(read_bytes);
         }
         let read = tokio::select! {
@@ -86,9 +89,10 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
             few if few < read_bytes / 8 => (read_bytes / 2).max(READ_BYTES_MIN),
             _ => read_bytes,
         };
-        if let Err(malformed) = frames.take_all() {
-            return malformed.into();
-        }
+        missing = match frames.take_all() {
+            Ok(missing) => missing,
+            Err(malformed) => return malformed.into(),
+        };
     }
 }
 
@@ -96,66 +100,42 @@ struct Frames<'a, S> {
     wire: &'a Wire,
     side: &'a mut S,
     buffer: BytesMut,
-    /// A frame of data of which so much is still to come.
-    data: Option<Head>,
 }
 
 impl<S: Side> Frames<'_, S> {
-    fn take_all(&mut self) -> Result<(), Malformed> {
+    /// Takes all whole frames; answers how many bytes to ask for next.
+    fn take_all(&mut self) -> Result<usize, Malformed> {
         loop {
-            let is_taken = match self.data {
-                Some(head) => self.take_data(head),
-                None => self.take_frame()?,
-            };
-            if !is_taken {
-                return Ok(());
+            let Some(head) = self.buffer.first_chunk::<HEAD_BYTES>() else { return Ok(0) };
+            let head = Head::decode(head)?;
+            let missing = (HEAD_BYTES + head.bytes as usize).saturating_sub(self.buffer.len());
+            if missing > 0 {
+                // What was announced gets its memory when a part of it came.
+                return Ok(if self.buffer.len() >= BELIEVED_BYTES {
+                    missing
+                } else {
+                    missing.min(BELIEVED_BYTES)
+                });
             }
-        }
-    }
-
-    fn take_data(&mut self, head: Head) -> bool {
-        let bytes = self.buffer.len().min(head.bytes as usize);
-        let left = head.bytes - bytes as u32;
-        if left > 0 && bytes < PART_BYTES_MIN {
-            return false;
-        }
-        let part = self.buffer.split_to(bytes).freeze();
-        self.wire.received_data(head.stream, part, left == 0);
-        if left == 0 && head.is_last {
-            self.end(head.stream);
-        }
-        self.data = Some(Head { bytes: left, ..head }).filter(|head| head.bytes > 0);
-        true
-    }
-
-    fn end(&mut self, id: u32) {
-        self.wire.received_end(id);
-        self.side.on_end(id);
-    }
-
-    fn take_frame(&mut self) -> Result<bool, Malformed> {
-        let Some(head) = self.buffer.first_chunk::<HEAD_BYTES>() else { return Ok(false) };
-        let head = Head::decode(head)?;
-        if head.kind == Kind::Data {
             self.buffer.advance(HEAD_BYTES);
-            self.wire.received_head(head)?;
-            match head.bytes {
-                0 => self.end(head.stream),
-                _ => self.data = Some(head),
-            }
-            return Ok(true);
+            let payload = self.buffer.split_to(head.bytes as usize).freeze();
+            self.take(head, payload)?;
         }
-        if self.buffer.len() < HEAD_BYTES + head.bytes as usize {
-            return Ok(false);
-        }
-        self.buffer.advance(HEAD_BYTES);
-        let payload = self.buffer.split_to(head.bytes as usize).freeze();
+    }
+
+    fn take(&mut self, head: Head, payload: Bytes) -> Result<(), Malformed> {
         match (head.kind, payload.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))) {
+            (Kind::Data, _) => {
+                self.wire.received_data(head, payload)?;
+                if head.is_last {
+                    self.side.on_end(head.stream);
+                }
+            }
             (Kind::Credit, Some(bytes)) => self.wire.received_credit(head.stream, bytes)?,
             (Kind::Ping, _) => self.wire.pong(),
             (Kind::Pong, _) => {}
             _ => self.side.on_frame(head, payload)?,
         }
-        Ok(true)
+        Ok(())
     }
 }

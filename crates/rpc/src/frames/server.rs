@@ -5,8 +5,8 @@ use super::headers;
 use super::reader::{Side, read};
 use super::wire::Wire;
 use super::writer::write;
-use crate::connector::Windows;
 use crate::CALLS_PER_CONNECTION_MAX;
+use crate::connector::Windows;
 use bytes::Bytes;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(crate) async fn serve<S: Calls>(
         }
     });
     let _ends = Ends(&wire);
-    let mut calls = Answering { wire: &wire, peer, from, service };
+    let mut calls = Answering { wire: &wire, from, service };
     let why = tokio::select! {
         ended = read(&wire, input, &mut calls) => ended.to_string(),
         () = leave(&wire, &stop) => "the process is stopping".to_owned(),
@@ -101,7 +101,6 @@ async fn leave(wire: &Wire, stop: &CancellationToken) {
 /// What a server is sent, and answers.
 struct Answering<'a, S> {
     wire: &'a Arc<Wire>,
-    peer: Windows,
     from: TcpConnectInfo,
     service: S,
 }
@@ -113,7 +112,8 @@ impl<S: Calls> Side for Answering<'_, S> {
         match head.kind {
             Kind::Open => self.open(head.stream, payload),
             Kind::Reset => {
-                self.wire.received(head.stream, Event::Broken(Status::cancelled("the caller gave the call up")))?;
+                self.wire
+                    .received(head.stream, Event::Broken(Status::cancelled("the caller gave the call up")))?;
                 self.wire.finish(head.stream);
                 Ok(())
             }
@@ -133,7 +133,7 @@ impl<S: Calls> Answering<'_, S> {
         let events = Events { wire: self.wire.clone(), id, events };
         let mut request = headers::request(head, Body::new(Incoming { events, call: Some(()) }))?;
         request.extensions_mut().insert(self.from.clone());
-        if self.wire.opened(id, sender, self.peer)? {
+        if self.wire.opened(id, sender)? {
             let answering = answer(self.wire.clone(), id, self.service.clone(), request);
             self.wire.attach(id, tokio::spawn(answering).abort_handle());
         }

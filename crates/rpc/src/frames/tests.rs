@@ -153,7 +153,8 @@ fn in_parts(bytes: Bytes, part: usize) -> Body {
 
 async fn echo(link: &Link, bytes: &Bytes, part: usize) {
     let answer = call(link, "/echo", in_parts(bytes.clone(), part)).await.unwrap();
-    let collected = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await.expect("all of it").unwrap();
+    let collected =
+        tokio::time::timeout(DEADLINE, answer.into_body().collect()).await.expect("all of it").unwrap();
     assert_eq!(collected.trailers().unwrap()["grpc-status"], "0");
     assert!(collected.to_bytes() == bytes, "{} bytes in parts of {part} come back as they were", bytes.len());
 }
@@ -162,7 +163,9 @@ async fn echo(link: &Link, bytes: &Bytes, part: usize) {
 async fn bodies_of_all_sizes_come_back_as_they_were() {
     let port = Port::open().await;
     let link = port.link();
-    for (bytes, part) in [(0, 1), (1, 1), (5, 2), (4096, 4096), (70_000, 70_000), (70_000, 100), (9 * MIB, MIB)] {
+    for (bytes, part) in
+        [(0, 1), (1, 1), (5, 2), (4096, 4096), (70_000, 70_000), (70_000, 100), (9 * MIB, MIB)]
+    {
         echo(&link, &bytes_of(bytes, bytes), part).await;
     }
 }
@@ -266,8 +269,11 @@ async fn a_link_connects_anew_after_its_server_came_back() {
     assert!(listener.is_err() || refused.is_err(), "nobody answers");
     drop(listener);
     let elsewhere = Link::new("127.0.0.1:1", Windows::default());
-    let failures = futures::future::join_all((0..20).map(|_| call(&elsewhere, "/small", Body::empty()))).await;
-    assert!(failures.iter().all(|failed| failed.as_ref().is_err_and(|e| e.code() == tonic::Code::Unavailable)));
+    let failures =
+        futures::future::join_all((0..20).map(|_| call(&elsewhere, "/small", Body::empty()))).await;
+    assert!(
+        failures.iter().all(|failed| failed.as_ref().is_err_and(|e| e.code() == tonic::Code::Unavailable))
+    );
 }
 
 fn frame(kind: Kind, stream: u32, payload: &[u8], is_last: bool) -> Vec<u8> {
@@ -298,8 +304,11 @@ async fn what_no_peer_of_ours_sends_ends_its_connection_and_no_other() {
     wrong_sum[12] ^= 1;
     let last_twice = [opened(1, "/never"), frame(Kind::Data, 1, b"", true), frame(Kind::Data, 1, b"", true)];
     let part = vec![1; 200_000];
-    let too_much: Vec<u8> =
-        [opened(1, "/never")].into_iter().chain((0..22).map(|_| frame(Kind::Data, 1, &part, false))).flatten().collect();
+    let too_much: Vec<u8> = [opened(1, "/never")]
+        .into_iter()
+        .chain((0..22).map(|_| frame(Kind::Data, 1, &part, false)))
+        .flatten()
+        .collect();
     let tiny: Vec<u8> = std::iter::once(opened(1, "/never"))
         .chain((0..80_000).map(|_| frame(Kind::Data, 1, b"x", false)))
         .flatten()
@@ -375,7 +384,8 @@ async fn an_answer_that_is_cut_at_any_byte_is_an_error() {
             let mut rest = BytesMut::new();
             while tcp.read_buf(&mut rest).await.is_ok_and(|count| count > 0) {}
         };
-        let (heard, ()) = tokio::time::timeout(DEADLINE, futures::future::join(ask, serve)).await.expect("an end");
+        let (heard, ()) =
+            tokio::time::timeout(DEADLINE, futures::future::join(ask, serve)).await.expect("an end");
         match cut == answer.len() {
             true => assert_eq!(heard.unwrap(), &b"hello"[..]),
             false => assert_eq!(heard.unwrap_err().code(), tonic::Code::Unavailable, "cut at {cut}"),

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tonic::Status;
 
 /// Data of one stream that waits for the socket; then its body is not asked for more.
-const QUEUED_BYTES_MAX: usize = DATA_BYTES_MAX;
+const QUEUED_BYTES_MAX: usize = 256 << 10;
 /// What a frame of data takes of the windows besides its bytes: about what it takes in memory. Without it a peer could
 /// fill memory with frames of one byte.
 const FRAME_COST: u32 = 64;
@@ -33,8 +33,9 @@ pub(super) struct Wire {
     emptied: Notify,
     /// Something was written.
     drained: Notify,
-    /// What the peer may send.
+    /// What the peer may send, and we.
     windows: Windows,
+    peer: Windows,
     counts: Arc<FrameCounts>,
 }
 
@@ -81,6 +82,13 @@ impl Stream {
     }
 }
 
+/// Whether a frame may be sent. One that fits into half the window waits until it can go in one piece: who has taken
+/// all that was sent has said so by then.
+fn has_credit(credit: u32, wanted: u32, window: u32) -> bool {
+    let whole = wanted + FRAME_COST;
+    credit >= whole || whole > window / 2 && credit > FRAME_COST
+}
+
 /// The call is over: nobody takes what is sent.
 pub(super) struct Over;
 
@@ -99,7 +107,7 @@ impl Wire {
             end: None,
         };
         let (filled, emptied, drained) = Default::default();
-        Wire { state: Mutex::new(state), filled, emptied, drained, windows, counts }
+        Wire { state: Mutex::new(state), filled, emptied, drained, windows, peer, counts }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -121,9 +129,9 @@ impl Wire {
         self.push(state, Head { bytes: payload.len() as u32, stream, kind, is_last: false }, payload);
     }
 
-    fn stream(&self, events: UnboundedSender<Event>, peer: Windows) -> Stream {
+    fn stream(&self, events: UnboundedSender<Event>) -> Stream {
         let (owed, queued, large, sender, task) = Default::default();
-        let (credit, window) = (peer.stream_bytes, Some(self.windows.stream_bytes));
+        let (credit, window) = (self.peer.stream_bytes, Some(self.windows.stream_bytes));
         Stream { events, credit, window, owed, queued, large, sender, task }
     }
 
@@ -132,7 +140,6 @@ impl Wire {
         &self,
         head: Bytes,
         events: UnboundedSender<Event>,
-        peer: Windows,
         calls_max: usize,
     ) -> Result<u32, Status> {
         let mut state = self.state();
@@ -147,19 +154,14 @@ impl Wire {
         }
         state.last += 1;
         let id = state.last;
-        state.streams.insert(id, self.stream(events, peer));
+        state.streams.insert(id, self.stream(events));
         let head_of_frame = Head { bytes: head.len() as u32, stream: id, kind: Kind::Open, is_last: false };
         self.push(&mut state, head_of_frame, head);
         Ok(id)
     }
 
     /// Takes in a call that the peer began. `Ok(false)`: it comes after the last one that is taken.
-    pub(super) fn opened(
-        &self,
-        id: u32,
-        events: UnboundedSender<Event>,
-        peer: Windows,
-    ) -> Result<bool, Malformed> {
+    pub(super) fn opened(&self, id: u32, events: UnboundedSender<Event>) -> Result<bool, Malformed> {
         let mut state = self.state();
         if id <= state.last {
             return Err(Malformed::Stream);
@@ -169,7 +171,7 @@ impl Wire {
         if state.is_leaving {
             return Ok(false);
         }
-        state.streams.insert(id, self.stream(events, peer));
+        state.streams.insert(id, self.stream(events));
         Ok(true)
     }
 
@@ -237,16 +239,16 @@ impl Wire {
         let mut guard = self.state();
         let state = &mut *guard;
         let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Over)) };
-        if stream.credit <= FRAME_COST || stream.queued >= QUEUED_BYTES_MAX {
+        let wanted = data.len().min(DATA_BYTES_MAX) as u32;
+        if stream.queued >= QUEUED_BYTES_MAX || !has_credit(stream.credit, wanted, self.peer.stream_bytes) {
             stream.sender = Some(context.waker().clone());
             return Poll::Pending;
         }
-        if state.credit <= FRAME_COST {
+        if !has_credit(state.credit, wanted, self.peer.connection_bytes) {
             state.starved.push(context.waker().clone());
             return Poll::Pending;
         }
-        let room = stream.credit.min(state.credit) - FRAME_COST;
-        let bytes = data.len().min(DATA_BYTES_MAX).min(room as usize);
+        let bytes = wanted.min(stream.credit.min(state.credit) - FRAME_COST) as usize;
         let cost = bytes as u32 + FRAME_COST;
         stream.queued += bytes;
         stream.credit -= cost;
@@ -303,46 +305,37 @@ impl Wire {
         }
     }
 
-    /// A frame of data begins, of which all is handed on by [`Wire::received_data`].
-    pub(super) fn received_head(&self, Head { bytes, stream: id, is_last, .. }: Head) -> Result<(), Malformed> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let stream = match state.streams.get_mut(&id) {
-            Some(stream) => Some(stream),
-            None if id > state.last => return Err(Malformed::Stream),
-            None => None,
-        };
-        let cost = match bytes {
+    /// Hands on what came of a call's body.
+    pub(super) fn received_data(&self, head: Head, data: Bytes) -> Result<(), Malformed> {
+        let Head { stream: id, is_last, .. } = head;
+        let cost = match data.len() as u32 {
             0 if is_last => 0,
             0 => return Err(Malformed::Stream),
             bytes => bytes + FRAME_COST,
         };
-        state.window = state.window.checked_sub(cost).ok_or(Malformed::Window)?;
-        if let Some(stream) = stream {
-            let window = stream.window.ok_or(Malformed::Stream)?;
-            let left = window.checked_sub(cost).ok_or(Malformed::Window)?;
-            stream.window = (!is_last).then_some(left);
-        }
-        Ok(())
-    }
-
-    /// The next bytes of a frame of data.
-    pub(super) fn received_data(&self, id: u32, data: Bytes, ends_frame: bool) {
-        let cost = data.len() as u32 + if ends_frame { FRAME_COST } else { 0 };
-        let is_taken = match self.state().streams.get(&id) {
-            Some(stream) => stream.events.send(Event::Data(data, cost)).is_ok(),
-            None => false,
+        let is_taken = {
+            let mut guard = self.state();
+            let state = &mut *guard;
+            state.window = state.window.checked_sub(cost).ok_or(Malformed::Window)?;
+            match state.streams.get_mut(&id) {
+                None if id > state.last => return Err(Malformed::Stream),
+                None => false,
+                Some(stream) => {
+                    let window = stream.window.ok_or(Malformed::Stream)?;
+                    let left = window.checked_sub(cost).ok_or(Malformed::Window)?;
+                    stream.window = (!is_last).then_some(left);
+                    let is_taken = cost == 0 || stream.events.send(Event::Data(data, cost)).is_ok();
+                    if is_last {
+                        let _ = stream.events.send(Event::End); // nobody waits for it any more
+                    }
+                    is_taken
+                }
+            }
         };
-        if !is_taken {
+        if !is_taken && cost > 0 {
             self.consumed(id, cost);
         }
-    }
-
-    /// The peer sends no more data.
-    pub(super) fn received_end(&self, id: u32) {
-        if let Some(stream) = self.state().streams.get(&id) {
-            let _ = stream.events.send(Event::End); // nobody waits for it any more
-        }
+        Ok(())
     }
 
     /// Hands on what came of a call; it may be over already.
