@@ -2,7 +2,7 @@
 
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::records::ContainerState;
+use crate::index::records::{ContainerRecord, ContainerState};
 use crate::inventory::Inventory;
 use crate::options::DatanodeOptions;
 use crate::verdict::is_shortage;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tracing::{error, info};
-use types::{ContainerId, DiskId, NodeId, PipelineId};
+use types::{ContainerId, DiskId, NodeId};
 
 /// All disks of the node.
 pub(crate) struct Disks {
@@ -116,20 +116,20 @@ impl Disks {
         self.open.iter().find(|open| open.id == disk)
     }
 
-    /// The disk that holds a container, and the container's pipeline: of two, the one whose replica is
+    /// The disk that holds a container, and what its index says of it: of two, the one whose replica is
     /// closed. A disk that was out of use for a while may have what was never finished there, and was copied
     /// to another one meanwhile. Blocks.
     pub(crate) fn holding(
         &self,
         container: ContainerId,
-    ) -> anyhow::Result<Option<(&Arc<DatanodeDisk>, PipelineId)>> {
+    ) -> anyhow::Result<Option<(&Arc<DatanodeDisk>, ContainerRecord)>> {
         let (mut held, mut failed) = (None, None);
         for disk in &self.open {
             match disk.index.container(container) {
                 Ok(Some(record)) if record.state == ContainerState::Closed && disk.failure().is_none() => {
-                    return Ok(Some((disk, record.pipeline)));
+                    return Ok(Some((disk, record)));
                 }
-                Ok(Some(record)) => held = held.or(Some((disk, record.pipeline))),
+                Ok(Some(record)) => held = held.or(Some((disk, record))),
                 Ok(None) => {}
                 Err(failure) => failed = Some(failure),
             }
@@ -145,14 +145,14 @@ impl Disks {
     pub(crate) fn holding_in_memory(
         &self,
         container: ContainerId,
-    ) -> Option<(&Arc<DatanodeDisk>, PipelineId)> {
+    ) -> Option<(&Arc<DatanodeDisk>, ContainerRecord)> {
         let mut held = None;
         for disk in &self.open {
             match disk.index.in_memory().container(container).ok()? {
                 Some(record) if record.state == ContainerState::Closed && disk.failure().is_none() => {
-                    return Some((disk, record.pipeline));
+                    return Some((disk, record));
                 }
-                Some(record) => held = held.or(Some((disk, record.pipeline))),
+                Some(record) => held = held.or(Some((disk, record))),
                 None => {}
             }
         }

@@ -3,7 +3,7 @@
 use crate::copies::CopyStats;
 use crate::index::records::ContainerState;
 use crate::inventory::{Inventory, Replica};
-use crate::service::ReadMemory;
+use crate::service::{ReadCounts, ReadMemory};
 use metrics::{Exposition, Metric};
 
 const fn metric(name: &'static str, help: &'static str) -> Metric {
@@ -33,7 +33,14 @@ const READS_REFUSED: Metric = metric(
     "Readers sent elsewhere, as there was no memory for them.",
 );
 
-pub(crate) fn expose_reads(memory: &ReadMemory, exposition: &mut Exposition) {
+const READS: Metric = metric(
+    "flotilla_datanode_read_messages_total",
+    "Messages of data read for clients: in place, by the task that was asked, or after waiting for another thread.",
+);
+
+pub(crate) fn expose_reads(memory: &ReadMemory, reads: &ReadCounts, exposition: &mut Exposition) {
+    exposition.counter(READS, &[("how", "in_place")], reads.in_place());
+    exposition.counter(READS, &[("how", "waited")], reads.waited());
     exposition.gauge(READ_MEMORY, &[], memory.bytes_in_use());
     exposition.gauge(READ_MEMORY_MAX, &[], memory.bytes_max());
     exposition.counter(READS_REFUSED, &[], memory.refused());

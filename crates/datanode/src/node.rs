@@ -157,6 +157,7 @@ impl Datanode {
             copies,
             write_bytes: Arc::new(Semaphore::new(options.write_bytes_max)),
             read_memory: ReadMemory::new(options.read_bytes_max, options.read_wait),
+            reads: Arc::default(),
             listings: Listings::default(),
             workers: workers.clone(),
         };
@@ -220,7 +221,7 @@ impl Datanode {
         }
         exposed::expose_containers(&disks.inventory, exposition);
         exposed::expose_copies(&self.copy_stats(), exposition);
-        exposed::expose_reads(self.service.read_memory(), exposition);
+        exposed::expose_reads(self.service.read_memory(), self.service.reads(), exposition);
         exposed::expose_tasks(&self.parts.executor.counts(), exposition);
         for path in &disks.unusable {
             SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);

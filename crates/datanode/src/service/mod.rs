@@ -4,6 +4,7 @@ mod blocks;
 mod discards;
 mod fetch;
 mod read;
+mod read_counts;
 mod read_memory;
 mod served;
 mod write;
@@ -16,6 +17,7 @@ use proto::datanode::{
     ReadRequest, WriteAck, WriteChunk,
 };
 use proto::{ClusterGuard, Guarded};
+pub(crate) use read_counts::ReadCounts;
 pub(crate) use read_memory::ReadMemory;
 use read_memory::Taken;
 pub(crate) use served::Served;
@@ -39,6 +41,10 @@ impl Service {
 
     pub(crate) fn read_memory(&self) -> &ReadMemory {
         &self.served.read_memory
+    }
+
+    pub(crate) fn reads(&self) -> &ReadCounts {
+        &self.served.reads
     }
 
     pub(crate) fn into_server(self) -> Guarded<DatanodeServer<Service>> {
@@ -68,13 +74,14 @@ impl Datanode for Service {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        let read = read::prepare(&self.served, request.into_inner()).await?;
         let (chunks, taken) = Taken::channel();
-        if let Some(whole) = read.at_once().await {
-            let _ = chunks.try_send(Ok(whole?)); // there is a place, and somebody listens
-            return Ok(Response::new(taken));
+        if let Some((first, rest)) = read::begin(&self.served, request.into_inner()).await? {
+            let _ = chunks.try_send(Ok(first)); // there is a place, and somebody listens
+            // Most reads are of small objects, and need no task that sends.
+            if rest.is_left() {
+                self.served.workers.spawn_until_stop(rest.run(chunks));
+            }
         }
-        self.served.workers.spawn_until_stop(read.run(chunks));
         Ok(Response::new(taken))
     }
 

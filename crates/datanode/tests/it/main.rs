@@ -14,6 +14,7 @@ mod diverged;
 mod ending;
 mod forgetting;
 mod full_index;
+mod in_place;
 mod inventory;
 mod limits;
 mod listing;
