@@ -1,6 +1,6 @@
 use crate::memory::Pieces;
 use proto::Failure;
-use rpc::{Channel, Connector, TcpConnector, Windows};
+use rpc::{Channel, Connector, Local, LocalConnector, TcpConnector, Windows};
 use std::sync::Arc;
 
 /// Lazy HTTP/2 connections, shared by everything in the client: to an address one for blocks that are read,
@@ -25,18 +25,20 @@ const fn of_reads(pieces: Pieces) -> Windows {
     windows
 }
 
-impl Default for Channels {
-    fn default() -> Channels {
-        let with = |windows| rpc::Channels::new(Arc::new(TcpConnector { windows }));
+impl Channels {
+    /// Over TCP, but for what is here.
+    pub(crate) fn beside(local: &Local) -> Channels {
+        let with = |windows| {
+            let (local, others) = (local.clone(), TcpConnector { windows });
+            rpc::Channels::new(Arc::new(LocalConnector { local, others }))
+        };
         Channels {
             calls: with(OF_CALLS),
             reads: with(const { of_reads(Pieces::Large) }),
             small_reads: with(const { of_reads(Pieces::Small) }),
         }
     }
-}
 
-impl Channels {
     pub(crate) fn over(connector: &Arc<dyn Connector>) -> Channels {
         let channels = || rpc::Channels::new(connector.clone());
         Channels { calls: channels(), reads: channels(), small_reads: channels() }

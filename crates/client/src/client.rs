@@ -70,7 +70,8 @@ impl Client {
     /// # Panics
     /// When `options` contradict themselves; see [`ClientOptions::validate`].
     pub fn connect(options: ClientOptions) -> Client {
-        Client::with(options, Channels::default())
+        let channels = Channels::beside(&options.local);
+        Client::with(options, channels)
     }
 
     /// [`Client::connect`] by other ways than TCP.

@@ -1,13 +1,14 @@
 //! A process's gRPC port, and its ways to the ports of others. Nothing here knows what is said over them.
 //!
 //! A [`Connector`] makes a [`Channel`] to an address: over TCP ([`TcpConnector`]), over mutual TLS
-//! ([`TlsConnector`]), or inside a simulation. [`Channels`] keeps one for each address. A [`Gate`] is the
+//! ([`TlsConnector`]), by calls within the process ([`LocalConnector`]), or inside a simulation. [`Channels`] keeps one for each address. A [`Gate`] is the
 //! door of a port: what may come in, and how much of it. [`TlsIncoming`] lets in only whom an authority
 //! vouches for.
 
 mod channels;
 mod connector;
 mod gate;
+mod local;
 mod tls;
 
 pub use channels::Channels;
@@ -16,6 +17,7 @@ pub use gate::{
     CALLS_PER_CONNECTION_MAX, Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody,
     server_builder,
 };
+pub use local::{Local, LocalConnector};
 pub use tls::{
     TlsConnection, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming, TlsPart, TlsPem,
     TlsRefusal,
