@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use disk::{DataDirectory, OpenDiskError, RealDisk, Stamp};
 use proto::scm::{DiskReport, DiskState};
 use proto::uuid_bytes;
+use raftlog::SharedMemory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,6 +24,8 @@ pub(crate) struct Disks {
     failed: Vec<DiskId>,
     pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
+    /// For what all their logs keep, and what others hold beside that.
+    pub memory: SharedMemory,
     pub inventory: Inventory,
     /// SCM's word, since it last spoke: what nobody names may be given back.
     pub may_reclaim: Arc<AtomicBool>,
@@ -87,12 +90,15 @@ impl Disks {
         agreed(stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
         let node_uuid = node_uuid.unwrap_or_else(|| uuid::Uuid::new_v4().as_u128());
 
+        let log = options.log_of_each_disk();
+        let memory = log.shared.clone().expect("all disks share it");
+        let of_each = DatanodeOptions { log, ..options.clone() };
         let (open, failed, unusable, inventory, may_reclaim) = Default::default();
-        let mut disks = Disks { open, failed, unusable, node_uuid, inventory, may_reclaim };
+        let mut disks = Disks { open, failed, unusable, node_uuid, memory, inventory, may_reclaim };
         for path in &options.disks {
             let opened = async {
                 let directory = source.open(path, node_uuid).await?;
-                DatanodeDisk::open(directory, options, disks.inventory.clone()).await
+                DatanodeDisk::open(directory, &of_each, disks.inventory.clone()).await
             };
             match opened.await {
                 Ok(disk) => disks.open.push(Arc::new(disk)),

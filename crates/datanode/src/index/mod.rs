@@ -154,8 +154,7 @@ impl Index {
     ) -> anyhow::Result<Option<(BlockRecord, Vec<Piece>)>> {
         let Some(record) = self.block_record(block)? else { return Ok(None) };
         let has_range = !range.is_empty() && range.end <= record.length;
-        let pieces =
-            if has_range { self.pieces_of(block, &record, range, count_max)? } else { Vec::new() };
+        let pieces = if has_range { self.pieces_of(block, &record, range, count_max)? } else { Vec::new() };
         Ok(Some((record, pieces)))
     }
 
@@ -321,7 +320,8 @@ mod tests {
         open().db.write(batch).unwrap();
         let index = open();
         let find = |index: &Index, range: Range<u64>| index.find(block, range, usize::MAX);
-        let counted = |found: anyhow::Result<Option<(BlockRecord, Vec<Piece>)>>| found.unwrap().unwrap().1.len();
+        let counted =
+            |found: anyhow::Result<Option<(BlockRecord, Vec<Piece>)>>| found.unwrap().unwrap().1.len();
         find(&index.in_memory(), 0..5).map(drop).expect_err("nothing was read yet");
         assert_eq!(counted(find(&index, 0..5)), 1);
         assert_eq!(counted(find(&index.in_memory(), 0..5)), 1);

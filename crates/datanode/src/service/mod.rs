@@ -1,6 +1,7 @@
 //! The datanode's gRPC service.
 
 mod blocks;
+mod body_memory;
 mod discards;
 mod fetch;
 mod read;
@@ -10,6 +11,7 @@ mod served;
 mod write;
 
 pub(crate) use blocks::Listings;
+pub(crate) use body_memory::BodyMemory;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
     ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListBlocksRequest,
@@ -41,6 +43,10 @@ impl Service {
 
     pub(crate) fn read_memory(&self) -> &ReadMemory {
         &self.served.read_memory
+    }
+
+    pub(crate) fn body_memory(&self) -> &BodyMemory {
+        &self.served.body_memory
     }
 
     pub(crate) fn reads(&self) -> &ReadCounts {

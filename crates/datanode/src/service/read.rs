@@ -1,7 +1,7 @@
 //! Reading a range of a block, from whatever replica is asked.
 
-use super::{ReadCounts, Served};
 use super::read_memory::{ReadMemory, Roomy};
+use super::{ReadCounts, Served};
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::records::{BlockRecord, ContainerRecord};
@@ -65,8 +65,10 @@ async fn prepare(served: &Served, request: ReadRequest) -> Result<Read, Failure>
     };
     if range.end > record.length {
         let ReadRequest { offset, length, .. } = request;
-        let message =
-            format!("{length} bytes from {offset} of block {block} are more than its {} bytes", record.length);
+        let message = format!(
+            "{length} bytes from {offset} of block {block} are more than its {} bytes",
+            record.length
+        );
         return Err(Failure::invalid(message));
     }
     let message_bytes_max = match request.message_bytes_max {
@@ -411,7 +413,7 @@ mod tests {
     use super::*;
     use crate::compaction::tests::{compacted, delete, open};
     use crate::offline::tests::{FIRST, Left, SMALL_BYTES, bytes_of};
-    use raftlog::Place;
+    use raftlog::{Place, SharedMemory};
     use std::time::Duration;
     use types::OwnerId;
 
@@ -422,7 +424,7 @@ mod tests {
         let find = |local| {
             let (block, range) = (BlockId { container: FIRST, local }, 0..SMALL_BYTES as u64);
             let (record, pieces) = disk.index.find(block, range.clone(), PIECES_MAX).unwrap().unwrap();
-            let memory = ReadMemory::new(8 << 20, Duration::from_secs(60));
+            let memory = ReadMemory::new(8 << 20, SharedMemory::new(0), Duration::from_secs(60));
             let (nonce, pieces, counts) = (record.nonce, pieces.into(), Arc::default());
             let (disk, message_bytes_max) = (disk.clone(), u32::MAX);
             Read { disk, block, nonce, range, pieces, memory, counts, message_bytes_max }

@@ -7,12 +7,11 @@ use crate::disks::Disks;
 use crate::index::records::ContainerRecord;
 use crate::options::DatanodeOptions;
 use crate::pipelines::Pipelines;
-use crate::service::{Listings, ReadCounts, ReadMemory};
+use crate::service::{BodyMemory, Listings, ReadCounts, ReadMemory};
 use crate::workers::Workers;
 use proto::{Code, Failure, Retry};
 use raft::AddressBook;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 use tracing::error;
 use types::ContainerId;
 
@@ -23,8 +22,7 @@ pub(crate) struct Served {
     pub pipelines: Arc<Pipelines>,
     pub addresses: AddressBook,
     pub copies: Arc<Copies>,
-    /// Bytes all write streams may have under way.
-    pub write_bytes: Arc<Semaphore>,
+    pub body_memory: BodyMemory,
     pub read_memory: ReadMemory,
     pub reads: Arc<ReadCounts>,
     pub listings: Listings,

@@ -4,19 +4,11 @@
 use crate::cluster::{Acked, Cluster, DEADLINE, Node, bytes, chunk, options};
 use disk::{Disk, RealDisk};
 use futures::FutureExt;
-use metrics::Exposition;
 use tokio::time::Instant;
 
 /// Messages that a node has read in place, and those for which it waited.
 fn read_messages(node: &Node) -> (u64, u64) {
-    let mut exposition = Exposition::default();
-    node.datanode.expose(&mut exposition);
-    let text = exposition.finish();
-    let number = |how: &str| {
-        let name = format!("flotilla_datanode_read_messages_total{{how=\"{how}\"}} ");
-        let value = text.lines().find_map(|line| line.strip_prefix(&name));
-        value.unwrap_or_else(|| panic!("{name}is not in {text}")).parse().unwrap()
-    };
+    let number = |how: &str| node.metric(&format!("flotilla_datanode_read_messages_total{{how=\"{how}\"}}"));
     (number("in_place"), number("waited"))
 }
 

@@ -18,6 +18,7 @@ mod in_place;
 mod inventory;
 mod limits;
 mod listing;
+mod memory;
 mod restart;
 mod roll;
 mod scm;

@@ -4,11 +4,7 @@ use proto::om::{Key, Lookup};
 use proto::{Code, Failure};
 
 /// A key with its pieces.
-pub(crate) fn lookup_key(
-    db: &impl Read,
-    place: Option<InGroup>,
-    lookup: &Lookup,
-) -> Result<Key, Refusal> {
+pub(crate) fn lookup_key(db: &impl Read, place: Option<InGroup>, lookup: &Lookup) -> Result<Key, Refusal> {
     let bucket = bucket_number(db, named(place, &lookup.volume, &lookup.bucket))?;
     if let Some(key) = db.message(&key_key(bucket, &lookup.key))? {
         return Ok(key);

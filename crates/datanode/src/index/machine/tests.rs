@@ -1,6 +1,6 @@
 use super::*;
-use crate::index::records::{BlockRecord, ContainerState};
 use crate::index::Piece;
+use crate::index::records::{BlockRecord, ContainerState};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, RollCommand, pipeline_command};
