@@ -49,7 +49,8 @@ pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 /// disks, which is kept for them when they share a file system.
 const METADATA_RESERVE_BYTES: u64 = 64 << 20;
 
-/// The least memory for the logs of SCM and OM: less holds not even the largest command of a log, and one is let in whatever the limit says.
+/// The least memory for the logs of SCM and OM: less holds not even the largest command of a log, and one is
+/// let in whatever the limit says.
 const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
 
 /// Memory for the data of a datanode. A disk that writes 200 MB/s would empty its queue of 16 MiB, which is its

@@ -318,8 +318,8 @@ impl Reader {
         Ok(chunk)
     }
 
-    /// A replica not asked in this round; rounds start with what SCM says, in random order to spread readers, those of
-    /// this process first.
+    /// A replica not asked in this round; rounds start with what SCM says, in random order to spread readers,
+    /// those of this process first.
     async fn next_replica(&mut self, part: &Part) -> Result<String, Failure> {
         if self.replicas.is_empty() {
             let found = self.client.locations().of(part.block.container).await?;

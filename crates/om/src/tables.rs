@@ -126,8 +126,8 @@ impl Read for Db {
     }
 }
 
-/// Tables, for lookups in place: of what RocksDB has in memory, which is what is new and what was read lately. A
-/// lookup fails where the disk would have to be asked, and is to be made again where that may be waited for.
+/// Tables, for lookups in place: of what RocksDB has in memory, which is what is new and what was read lately.
+/// A lookup fails where the disk would have to be asked, and is to be made again where that may be waited for.
 pub(crate) struct InMemory<'a>(pub &'a Db);
 
 impl Read for InMemory<'_> {

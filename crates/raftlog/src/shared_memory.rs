@@ -1,5 +1,5 @@
-//! Memory that the logs of several disks share, with others beside them. What others hold they hold; logs keep what
-//! they wrote last in what is left, and give way.
+//! Memory that the logs of several disks share, with others beside them. What others hold they hold; logs
+//! keep what they wrote last in what is left, and give way.
 
 use std::fmt;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
-//! Calls between the roles of a process: what is said to an address of this very process goes to its services, as a
-//! call of theirs by the task that asks, and over no connection.
+//! Calls between the roles of a process: what is said to an address of this very process goes to its
+//! services, as a call of theirs by the task that asks, and over no connection.
 //!
-//! The services and who asks them notice no difference: names of clusters are compared, messages are encoded and
-//! decoded. What a port has limits for (connections, calls, bytes of a message) is for strangers.
+//! The services and who asks them notice no difference: names of clusters are compared, messages are encoded
+//! and decoded. What a port has limits for (connections, calls, bytes of a message) is for strangers.
 
 use crate::connector::{Channel, Connector};
 use std::collections::HashMap;

@@ -18,8 +18,8 @@ fn memory(node: &Node) -> [usize; 4] {
     })
 }
 
-/// Looks at all nodes until nothing is done any more, and answers the most that each owner had. The four numbers of one
-/// look are not of one moment: more than there may be is too much where it stays so.
+/// Looks at all nodes until nothing is done any more, and answers the most that each owner had. The four
+/// numbers of one look are not of one moment: more than there may be is too much where it stays so.
 async fn watch(cluster: &Cluster, is_done: &Cell<bool>) -> [usize; 4] {
     let mut most = [0; 4];
     while !is_done.get() {
