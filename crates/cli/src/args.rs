@@ -11,6 +11,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Memory for the logs of SCM and OM: four groups that are written to keep their 32 MiB for followers that lag.
+const LOG_MEMORY_BYTES: usize = 128 << 20;
+
 /// Flotilla: an object store whose every byte is written through Raft.
 #[derive(Parser, Debug)]
 #[command(name = "flotilla", version = VERSION, long_version = LONG_VERSION, max_term_width = 110)]
@@ -86,9 +89,12 @@ pub(crate) struct DevArgs {
     pub metadata_log_bytes: u64,
     #[command(flatten)]
     pub reclaim: ReclaimTimes,
-    /// Memory for all logs of the process, as of `flotilla server`
-    #[arg(long, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
-    pub log_memory_bytes: Option<usize>,
+    /// Memory for data, as of `flotilla server`, of all three datanodes together
+    #[arg(long, env = "FLOTILLA_DATA_MEMORY", value_name = "BYTES")]
+    pub data_memory: Option<usize>,
+    /// Memory for the logs of SCM and OM, as of `flotilla server`
+    #[arg(long, default_value_t = LOG_MEMORY_BYTES, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
+    pub log_memory_bytes: usize,
     #[command(flatten)]
     pub s3_limits: S3Limits,
     /// Write each request of S3 into this file, a line of JSON each; SIGHUP opens it again. Default: nowhere
@@ -223,16 +229,19 @@ pub(crate) struct ServerArgs {
     /// A disk of a datanode takes no new data when less than this, and the next segment, is free
     #[arg(long, default_value_t = raftlog::LogSpaceOptions::default().reserve_bytes, env = "FLOTILLA_RESERVE_BYTES")]
     pub reserve_bytes: u64,
-    /// A datanode's memory for what is read and not taken yet by its readers, who may be slow; past half of
-    /// it they get smaller pieces, past all of it they wait
-    #[arg(long, default_value_t = datanode::DatanodeOptions::default().read_bytes_max, env = "FLOTILLA_READ_MEMORY_BYTES")]
-    pub read_memory_bytes: usize,
-    /// Memory for all logs of the process: what is not written yet, and what was written last, for followers
-    /// that lag. Each directory (the disks, and --meta) has the same share, of 16 MiB or more; where it is
-    /// full of what is not written, writers wait. Default: 512 MiB, or 16 MiB for each directory where there
-    /// are more than 32
-    #[arg(long, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
-    pub log_memory_bytes: Option<usize>,
+    /// A datanode's memory for data, of all its disks together. A quarter of it is for what is received, one
+    /// for what is on its way to the disks, and one for what is read and not taken yet; where one of them is
+    /// full, who wants more of it waits, or is sent elsewhere. The rest has what was written last, for
+    /// followers that lag and for readers. Default: 256 MiB, or 64 MiB for each disk where there are more than
+    /// four
+    #[arg(long, env = "FLOTILLA_DATA_MEMORY", value_name = "BYTES")]
+    pub data_memory: Option<usize>,
+    #[arg(long, env = "FLOTILLA_READ_MEMORY_BYTES", hide = true, value_parser = read_memory_is_gone)]
+    pub read_memory_bytes: Option<String>,
+    /// Memory for the logs of SCM and OM: what is not written yet, and what was written last, for followers
+    /// that lag. Where it is full of what is not written, writers wait
+    #[arg(long, default_value_t = LOG_MEMORY_BYTES, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
+    pub log_memory_bytes: usize,
     /// Closed containers of each disk are read at this rate, to find what it lost; 0 turns that off
     #[arg(long, default_value_t = 8 << 20, env = "FLOTILLA_SCRUB_BYTES_PER_SECOND")]
     pub scrub_bytes_per_second: u64,
@@ -447,6 +456,12 @@ pub(crate) enum FsCommand {
         #[arg(required = true)]
         paths: Vec<String>,
     },
+}
+
+fn read_memory_is_gone(_: &str) -> Result<String, String> {
+    Err("a datanode has one number for its memory, --data-memory, a quarter of which is for readers: leave \
+         --read-memory-bytes and FLOTILLA_READ_MEMORY_BYTES out"
+        .to_owned())
 }
 
 fn om_is_gone(_: &str) -> Result<String, String> {

@@ -4,12 +4,12 @@ use crate::http::Http;
 use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::reclaim_times::ReclaimTimes;
-use crate::server::{Server, ServerOptions, log_memory_bytes};
+use crate::server::{Server, ServerOptions, data_memory};
 use crate::service_manager::{NotifyOptions, ServiceManager};
 use crate::signals::{self, Hangups};
 use anyhow::Context;
 use registry::http::Hosts;
-use rpc::LocalPorts;
+use rpc::Local;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,11 +67,11 @@ async fn start_all(
     hangups: &Hangups,
     servers: &mut Vec<Server>,
 ) -> anyhow::Result<Option<String>> {
-    let ports = LocalPorts::default();
+    let local = Local::default();
     for number in 1..=SERVERS {
         let scm = servers.first().map(|first| first.rpc_address.clone());
         let options = server_options(args, credentials, number, scm);
-        let server = Server::start(options, http, hangups, &ports).await;
+        let server = Server::start(options, &local, http, hangups).await;
         let server = server.with_context(|| format!("start server {number} of {SERVERS}"))?;
         servers.push(server);
     }
@@ -94,9 +94,8 @@ fn server_options(
     let first = number == 1;
     let rpc_port = if args.rpc_port == 0 { 0 } else { args.rpc_port + (number - 1) };
     let defaults = datanode::DatanodeOptions::default();
-    let log_directories = usize::from(args.disks) + usize::from(first);
-    let of_all_servers = usize::from(SERVERS) * usize::from(args.disks) + 1;
-    let of_all_logs = log_memory_bytes(args.log_memory_bytes, of_all_servers);
+    let servers = usize::from(SERVERS);
+    let data_memory_of_all = data_memory(args.data_memory, servers * usize::from(args.disks));
     let node_dir = args.data.join(format!("dn{number}"));
     ServerOptions {
         roles: if first { vec![Role::Scm, Role::Om, Role::Datanode, Role::S3] } else { vec![Role::Datanode] },
@@ -119,8 +118,8 @@ fn server_options(
         om_groups: 4,
         om_memory_bytes: OM_MEMORY_BYTES,
         reserve_bytes: RESERVE_BYTES,
-        read_memory_bytes: defaults.read_bytes_max,
-        log_memory_bytes: Some(of_all_logs / of_all_servers * log_directories),
+        data_memory: Some(data_memory_of_all / servers),
+        log_memory_bytes: args.log_memory_bytes,
         scrub_bytes_per_second: defaults.scrub_bytes_per_second,
         scrub_interval: defaults.scrub_interval,
         compact_above_percent: defaults.compact_above_percent,

@@ -10,7 +10,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const IDLE_SHARE: f64 = 0.1;
 
 /// Looks at which freed memory is given back after work has ended: logs let go of what they have in memory
-/// after half a minute.
+/// within seconds, and what waited for them a little later.
 const LOOKS: u32 = 6;
 
 /// glibc keeps what was freed, which makes it fast under load and leaves a server afterwards as large as it

@@ -20,7 +20,7 @@ use raft::{AddressBook, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
 use registry::dns::DnsSockets;
 use registry::http::Hosts;
-use rpc::{Gate, GateOptions, LocalPorts, TcpConnector};
+use rpc::{Gate, GateOptions, Local};
 use s3gw::{Accounts, GatewayOptions, RequestLog};
 use scm::{Scm, ScmOptions};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tonic::service::RoutesBuilder;
+use tonic::service::{Routes, RoutesBuilder};
 use tracing::info;
 use types::SystemClock;
 
@@ -49,18 +49,20 @@ pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 /// disks, which is kept for them when they share a file system.
 const METADATA_RESERVE_BYTES: u64 = 64 << 20;
 
-/// Memory for all logs of a process. A disk that writes 200 MB/s would empty its queue of 39 MiB, which is
-/// its share where there are twelve and SCM, in a fifth of a second; with one disk a log keeps its 32 MiB for
-/// followers that lag.
-const LOG_MEMORY_BYTES: usize = 512 << 20;
-
-/// The least for each directory: less holds not even the largest command of a log, and one is let in whatever
-/// the limit says.
+/// The least memory for the logs of SCM and OM: less holds not even the largest command of a log, and one is
+/// let in whatever the limit says.
 const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
 
-/// Memory for the logs of a process with so many directories, if somebody did not say otherwise.
-pub(crate) fn log_memory_bytes(said: Option<usize>, directories: usize) -> usize {
-    said.unwrap_or(LOG_MEMORY_BYTES.max(directories * LOG_MEMORY_BYTES_MIN))
+/// Memory for the data of a datanode. A disk that writes 200 MB/s would empty its queue of 16 MiB, which is its
+/// share where there are four or more, in a twelfth of a second.
+const DATA_MEMORY: usize = 256 << 20;
+
+/// The least for each disk: a quarter of it is what it has under way, for which the same holds.
+const DATA_MEMORY_PER_DISK_MIN: usize = 4 * raft::COMMAND_BYTES_MAX;
+
+/// Memory for the data of datanodes with so many disks, if somebody did not say otherwise.
+pub(crate) fn data_memory(said: Option<usize>, disks: usize) -> usize {
+    said.unwrap_or(DATA_MEMORY.max(disks * DATA_MEMORY_PER_DISK_MIN))
 }
 
 /// The settings of one server: its roles, where they listen, and where they keep things.
@@ -93,10 +95,10 @@ pub(crate) struct ServerOptions {
     pub om_memory_bytes: u64,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
-    pub read_memory_bytes: usize,
-    /// Memory for all logs: each directory has the same share. `None`: [`LOG_MEMORY_BYTES`], or the least
-    /// that the directories need.
-    pub log_memory_bytes: Option<usize>,
+    /// Memory for the datanode's data. `None`: [`DATA_MEMORY`], or the least that its disks need.
+    pub data_memory: Option<usize>,
+    /// Memory for the logs of SCM and OM.
+    pub log_memory_bytes: usize,
     pub scrub_bytes_per_second: u64,
     pub scrub_interval: Duration,
     pub compact_above_percent: u64,
@@ -112,19 +114,6 @@ pub(crate) struct ServerOptions {
 impl ServerOptions {
     pub(crate) fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)
-    }
-
-    /// Directories with logs in them.
-    fn log_directories(&self) -> usize {
-        let disks = if self.has(Role::Datanode) { self.disks.len() } else { 0 };
-        disks + usize::from(self.has(Role::Scm) || self.has(Role::Om))
-    }
-
-    /// Limits of one directory's logs. A share of its own: one that hangs with a full queue takes nothing
-    /// from the others.
-    fn log_options(&self) -> LogSpaceOptions {
-        let directories = self.log_directories().max(1);
-        LogSpaceOptions::within(log_memory_bytes(self.log_memory_bytes, directories) / directories)
     }
 
     /// All contradictions at once.
@@ -150,12 +139,17 @@ impl ServerOptions {
         if self.dns.is_some() && !self.has(Role::Scm) && self.scm.is_none() {
             wrong.push("--dns-listen needs --scm HOST:PORT".to_owned());
         }
-        let directories = self.log_directories();
-        if let Some(bytes) = self.log_memory_bytes.filter(|bytes| *bytes < directories * LOG_MEMORY_BYTES_MIN)
-        {
+        let disks = self.disks.len();
+        let is_little = |bytes: &usize| *bytes < disks * DATA_MEMORY_PER_DISK_MIN;
+        if let Some(bytes) = self.data_memory.filter(is_little) {
             wrong.push(format!(
-                "--log-memory-bytes {bytes} is too little for {directories} directories with logs: each needs {LOG_MEMORY_BYTES_MIN}"
+                "--data-memory {bytes} is too little for {disks} disks: each needs {DATA_MEMORY_PER_DISK_MIN}"
             ));
+        }
+        if metadata && self.log_memory_bytes < LOG_MEMORY_BYTES_MIN {
+            let bytes = self.log_memory_bytes;
+            wrong
+                .push(format!("--log-memory-bytes {bytes} is too little: {LOG_MEMORY_BYTES_MIN} are needed"));
         }
         if self.advertise.is_none() && self.rpc.ip().is_unspecified() {
             wrong.push(format!(
@@ -194,7 +188,7 @@ impl ServerOptions {
             om_memory_bytes: args.om_memory_bytes,
             disk_io: args.disk_io,
             reserve_bytes: args.reserve_bytes,
-            read_memory_bytes: args.read_memory_bytes,
+            data_memory: args.data_memory,
             log_memory_bytes: args.log_memory_bytes,
             scrub_bytes_per_second: args.scrub_bytes_per_second,
             scrub_interval: args.scrub_interval,
@@ -214,6 +208,8 @@ pub(crate) struct Server {
     pub s3_address: Option<SocketAddr>,
     pub dns_address: Option<SocketAddr>,
     roles: Arc<Roles>,
+    /// What the roles of this process say to each other.
+    local: Local,
     rpc: Service,
     s3: Option<Service>,
     /// Opens the request log again.
@@ -245,9 +241,9 @@ impl Server {
     /// then answers. `http` tells of it from then on.
     pub(crate) async fn start(
         options: ServerOptions,
+        local: &Local,
         http: &Http,
         hangups: &Hangups,
-        ports: &LocalPorts,
     ) -> anyhow::Result<Server> {
         options.validate()?;
         let listener = TcpListener::bind(options.rpc).await;
@@ -280,8 +276,7 @@ impl Server {
 
         let scm_address = options.scm.clone().unwrap_or_else(|| rpc_address.clone());
         let addresses = AddressBook::default();
-        let connector = Arc::new(ports.and(TcpConnector::default()));
-        let host = RaftHost::over(connector, HostOptions::default(), addresses.clone());
+        let host = RaftHost::new(HostOptions::default(), addresses.clone());
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         logging::add_to(&mut routes);
@@ -302,15 +297,17 @@ impl Server {
         }
 
         let gate = Gate::new(GateOptions::default());
-        let rpc = serve_rpc(listener, &gate, routes, (ports, &rpc_address));
+        let routes = routes.routes();
+        local.open(&rpc_address, routes.clone());
+        let rpc = serve_rpc(listener, &gate, routes);
         let (mut client, mut s3_address, mut s3) = (None, None, None);
         if let Some((listener, accounts)) = s3_listener.zip(accounts.clone()) {
-            let client_options = ClientOptions {
+            let connected = Client::connect(ClientOptions {
                 scm: scm_address.clone(),
                 memory_bytes_max: options.s3_limits.s3_memory_bytes,
+                local: local.clone(),
                 ..ClientOptions::default()
-            };
-            let connected = Client::beside(client_options, ports);
+            });
             s3_address = Some(listener.local_addr().context("ask for the bound address")?);
             s3 = Some(serve_s3(listener, connected.clone(), accounts, &options, http));
             client = Some(connected);
@@ -327,7 +324,8 @@ impl Server {
             let dns = dns.map(|sockets| (sockets, options.dns_zone.as_str()));
             presence = Some(Presence::start(&scm_address, &roles, &reached, http, dns)?);
         }
-        Ok(Server { rpc_address, s3_address, dns_address, roles, rpc, s3, reopener, presence })
+        let local = local.clone();
+        Ok(Server { rpc_address, s3_address, dns_address, roles, local, rpc, s3, reopener, presence })
     }
 
     /// Waits until the roles can do their work: a gateway sees a pipeline that takes writes, and the
@@ -378,6 +376,7 @@ impl Server {
             scm.shutdown().await;
         }
         self.roles.host.shutdown().await;
+        self.local.close(&self.rpc_address);
         self.rpc.drain(RPC_DRAIN_MAX).await;
     }
 }
@@ -401,7 +400,7 @@ async fn start_metadata(
         reserve_bytes: METADATA_RESERVE_BYTES,
         // Whole segments are deleted: with larger ones a short log would keep much more than its limit.
         segment_bytes_max: (options.metadata_log_bytes / 2).min(LogSpaceOptions::default().segment_bytes_max),
-        ..options.log_options()
+        ..LogSpaceOptions::within(options.log_memory_bytes)
     };
     let space = LogSpace::new(disk.clone(), log);
     let clock = Arc::new(SystemClock);
@@ -479,31 +478,21 @@ async fn start_datanode(
         address: rpc_address.to_owned(),
         version: VERSION.to_owned(),
         container_bytes_max: options.container_bytes_max,
-        read_bytes_max: options.read_memory_bytes,
+        memory_bytes_max: data_memory(options.data_memory, options.disks.len()),
         scrub_bytes_per_second: options.scrub_bytes_per_second,
         scrub_interval: options.scrub_interval,
         compact_above_percent: options.compact_above_percent,
         compact_bytes_per_second: options.compact_bytes_per_second,
-        log: LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..options.log_options() },
+        log: LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..LogSpaceOptions::default() },
         ..DatanodeOptions::default()
     };
     Datanode::start(datanode_options, host.clone(), addresses.clone()).await.context("start datanode")
 }
 
-/// `local`: where those in this process find the port, under the address that others know.
-fn serve_rpc(
-    listener: TcpListener,
-    gate: &Gate,
-    routes: RoutesBuilder,
-    local: (&LocalPorts, &str),
-) -> Service {
-    let (stop, routes) = (CancellationToken::new(), routes.routes());
+fn serve_rpc(listener: TcpListener, gate: &Gate, routes: Routes) -> Service {
+    let stop = CancellationToken::new();
     let (gate, stopped) = (gate.clone(), stop.clone().cancelled_owned());
-    let port = local.0.open(local.1, &gate, routes.clone());
-    let task = tokio::spawn(async move {
-        gate.serve(listener, routes, stopped).await;
-        drop(port);
-    });
+    let task = tokio::spawn(async move { gate.serve(listener, routes, stopped).await });
     Service { stop, task }
 }
 
@@ -572,10 +561,10 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let http = Http::start(http_address, "--http", 1, hosts).await?;
     info!(http = %http.address, "metrics and health checks");
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
-    let ports = LocalPorts::default();
+    let local = Local::default();
     // The first process of a container hears SIGTERM only where somebody listens for it.
     let started = tokio::select! {
-        started = Box::pin(Server::start(options, &http, &hangups, &ports)) => started.map(Some),
+        started = Box::pin(Server::start(options, &local, &http, &hangups)) => started.map(Some),
         () = stopped.cancelled() => Ok(None),
     };
     let Ok(Some(server)) = started else {

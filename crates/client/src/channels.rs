@@ -1,6 +1,6 @@
 use crate::memory::Pieces;
 use proto::Failure;
-use rpc::{Channel, Connector, LocalPorts, TcpConnector, Windows};
+use rpc::{Channel, Connector, Local, LocalConnector, TcpConnector, Windows};
 use std::sync::Arc;
 
 /// Lazy connections, shared by everything in the client: to an address one for blocks that are read,
@@ -25,16 +25,13 @@ const fn of_reads(pieces: Pieces) -> Windows {
     windows
 }
 
-impl Default for Channels {
-    fn default() -> Channels {
-        Channels::beside(&LocalPorts::default())
-    }
-}
-
 impl Channels {
-    /// For who is in one process with some of those that it calls.
-    pub(crate) fn beside(ports: &LocalPorts) -> Channels {
-        let with = |windows| rpc::Channels::new(Arc::new(ports.and(TcpConnector { windows })));
+    /// Over TCP, but for what is here.
+    pub(crate) fn beside(local: &Local) -> Channels {
+        let with = |windows| {
+            let (local, others) = (local.clone(), TcpConnector { windows });
+            rpc::Channels::new(Arc::new(LocalConnector { local, others }))
+        };
         Channels {
             calls: with(OF_CALLS),
             reads: with(const { of_reads(Pieces::Large) }),

@@ -70,12 +70,8 @@ impl Client {
     /// # Panics
     /// When `options` contradict themselves; see [`ClientOptions::validate`].
     pub fn connect(options: ClientOptions) -> Client {
-        Client::with(options, Channels::default())
-    }
-
-    /// [`Client::connect`], and what is in this process is called without a connection.
-    pub fn beside(options: ClientOptions, ports: &rpc::LocalPorts) -> Client {
-        Client::with(options, Channels::beside(ports))
+        let channels = Channels::beside(&options.local);
+        Client::with(options, channels)
     }
 
     /// [`Client::connect`] by other ways than TCP.

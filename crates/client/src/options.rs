@@ -1,3 +1,4 @@
+use rpc::Local;
 use std::time::Duration;
 
 /// The addresses of the services, and the client's limits.
@@ -36,6 +37,8 @@ pub struct ClientOptions {
     pub memory_bytes_max: usize,
     /// Locations of containers remembered; about 200 bytes each.
     pub locations_max: usize,
+    /// Services of this process, which are called and not connected to.
+    pub local: Local,
 }
 
 /// A large piece and its stream, below half of it.
@@ -57,6 +60,7 @@ impl Default for ClientOptions {
             call_timeout: Duration::from_secs(5),
             memory_bytes_max: 768 << 20,
             locations_max: 65_536,
+            local: Local::default(),
         }
     }
 }

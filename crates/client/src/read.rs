@@ -317,12 +317,15 @@ impl Reader {
         Ok(chunk)
     }
 
-    /// A replica not asked in this round; rounds start with what SCM says, in random order to spread readers.
+    /// A replica not asked in this round; rounds start with what SCM says, in random order to spread readers,
+    /// those of this process first.
     async fn next_replica(&mut self, part: &Part) -> Result<String, Failure> {
         if self.replicas.is_empty() {
             let found = self.client.locations().of(part.block.container).await?;
             let mut good = found.good.clone();
             good.shuffle(&mut random());
+            // The last one is asked first: what is in this process is read by a call.
+            good.sort_by_key(|address| self.client.options().local.has(address));
             self.client.avoided().to_the_front(&mut good);
             self.replicas = [found.diverged.clone(), good].concat();
         }

@@ -2,7 +2,7 @@
 
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::records::ContainerState;
+use crate::index::records::{ContainerRecord, ContainerState};
 use crate::inventory::Inventory;
 use crate::options::DatanodeOptions;
 use crate::verdict::is_shortage;
@@ -10,11 +10,12 @@ use anyhow::{Context, bail};
 use disk::{DataDirectory, OpenDiskError, RealDisk, Stamp};
 use proto::scm::{DiskReport, DiskState};
 use proto::uuid_bytes;
+use raftlog::SharedMemory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tracing::{error, info};
-use types::{ContainerId, DiskId, NodeId, PipelineId};
+use types::{ContainerId, DiskId, NodeId};
 
 /// All disks of the node.
 pub(crate) struct Disks {
@@ -23,6 +24,8 @@ pub(crate) struct Disks {
     failed: Vec<DiskId>,
     pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
+    /// For what all their logs keep, and what others hold beside that.
+    pub memory: SharedMemory,
     pub inventory: Inventory,
     /// SCM's word, since it last spoke: what nobody names may be given back.
     pub may_reclaim: Arc<AtomicBool>,
@@ -87,12 +90,15 @@ impl Disks {
         agreed(stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
         let node_uuid = node_uuid.unwrap_or_else(|| uuid::Uuid::new_v4().as_u128());
 
+        let log = options.log_of_each_disk();
+        let memory = log.shared.clone().expect("all disks share it");
+        let of_each = DatanodeOptions { log, ..options.clone() };
         let (open, failed, unusable, inventory, may_reclaim) = Default::default();
-        let mut disks = Disks { open, failed, unusable, node_uuid, inventory, may_reclaim };
+        let mut disks = Disks { open, failed, unusable, node_uuid, memory, inventory, may_reclaim };
         for path in &options.disks {
             let opened = async {
                 let directory = source.open(path, node_uuid).await?;
-                DatanodeDisk::open(directory, options, disks.inventory.clone()).await
+                DatanodeDisk::open(directory, &of_each, disks.inventory.clone()).await
             };
             match opened.await {
                 Ok(disk) => disks.open.push(Arc::new(disk)),
@@ -116,20 +122,20 @@ impl Disks {
         self.open.iter().find(|open| open.id == disk)
     }
 
-    /// The disk that holds a container, and the container's pipeline: of two, the one whose replica is
+    /// The disk that holds a container, and what its index says of it: of two, the one whose replica is
     /// closed. A disk that was out of use for a while may have what was never finished there, and was copied
     /// to another one meanwhile. Blocks.
     pub(crate) fn holding(
         &self,
         container: ContainerId,
-    ) -> anyhow::Result<Option<(&Arc<DatanodeDisk>, PipelineId)>> {
+    ) -> anyhow::Result<Option<(&Arc<DatanodeDisk>, ContainerRecord)>> {
         let (mut held, mut failed) = (None, None);
         for disk in &self.open {
             match disk.index.container(container) {
                 Ok(Some(record)) if record.state == ContainerState::Closed && disk.failure().is_none() => {
-                    return Ok(Some((disk, record.pipeline)));
+                    return Ok(Some((disk, record)));
                 }
-                Ok(Some(record)) => held = held.or(Some((disk, record.pipeline))),
+                Ok(Some(record)) => held = held.or(Some((disk, record))),
                 Ok(None) => {}
                 Err(failure) => failed = Some(failure),
             }
@@ -145,14 +151,14 @@ impl Disks {
     pub(crate) fn holding_in_memory(
         &self,
         container: ContainerId,
-    ) -> Option<(&Arc<DatanodeDisk>, PipelineId)> {
+    ) -> Option<(&Arc<DatanodeDisk>, ContainerRecord)> {
         let mut held = None;
         for disk in &self.open {
             match disk.index.in_memory().container(container).ok()? {
                 Some(record) if record.state == ContainerState::Closed && disk.failure().is_none() => {
-                    return Some((disk, record.pipeline));
+                    return Some((disk, record));
                 }
-                Some(record) => held = held.or(Some((disk, record.pipeline))),
+                Some(record) => held = held.or(Some((disk, record))),
                 None => {}
             }
         }

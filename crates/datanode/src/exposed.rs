@@ -3,7 +3,7 @@
 use crate::copies::CopyStats;
 use crate::index::records::ContainerState;
 use crate::inventory::{Inventory, Replica};
-use crate::service::ReadMemory;
+use crate::service::{ReadCounts, ReadMemory};
 use metrics::{Exposition, Metric};
 
 const fn metric(name: &'static str, help: &'static str) -> Metric {
@@ -24,19 +24,43 @@ const COPIES_FAILED: Metric =
 const DELETED: Metric = metric("flotilla_datanode_replicas_deleted_total", "Replicas deleted here.");
 const TASKS: Metric = metric("flotilla_datanode_tasks", "What SCM wants this node to do.");
 
-const READ_MEMORY: Metric =
-    metric("flotilla_datanode_read_memory_bytes", "What is read, and not taken yet by who asked for it.");
-const READ_MEMORY_MAX: Metric =
-    metric("flotilla_datanode_read_memory_max_bytes", "Limit of that, of all readers together.");
+const MEMORY: Metric = metric("flotilla_datanode_memory_bytes", "Memory that data takes, by what it is for.");
+const MEMORY_MAX: Metric = metric("flotilla_datanode_memory_max_bytes", "Limit of the sum of that.");
 const READS_REFUSED: Metric = metric(
     "flotilla_datanode_reads_refused_total",
     "Readers sent elsewhere, as there was no memory for them.",
 );
 
-pub(crate) fn expose_reads(memory: &ReadMemory, exposition: &mut Exposition) {
-    exposition.gauge(READ_MEMORY, &[], memory.bytes_in_use());
-    exposition.gauge(READ_MEMORY_MAX, &[], memory.bytes_max());
+const READS: Metric = metric(
+    "flotilla_datanode_read_messages_total",
+    "Messages of data read for clients: in place, by the task that was asked, or after waiting for another thread.",
+);
+
+pub(crate) fn expose_reads(memory: &ReadMemory, reads: &ReadCounts, exposition: &mut Exposition) {
+    exposition.counter(READS, &[("how", "in_place")], reads.in_place());
+    exposition.counter(READS, &[("how", "waited")], reads.waited());
     exposition.counter(READS_REFUSED, &[], memory.refused());
+}
+
+/// The memory that a node's data takes, by owner.
+pub(crate) struct MemoryInUse {
+    pub bytes_max: usize,
+    /// Chunks that are received and not applied yet.
+    pub bodies: usize,
+    /// What is read and not sent yet.
+    pub reads: usize,
+    /// What is on its way to the disks.
+    pub writing: usize,
+    /// The entries that logs keep.
+    pub logs: usize,
+}
+
+pub(crate) fn expose_memory(memory: &MemoryInUse, exposition: &mut Exposition) {
+    let MemoryInUse { bytes_max, bodies, reads, writing, logs } = *memory;
+    for (owner, bytes) in [("bodies", bodies), ("reads", reads), ("writing", writing), ("logs", logs)] {
+        exposition.gauge(MEMORY, &[("owner", owner)], bytes as u64);
+    }
+    exposition.gauge(MEMORY_MAX, &[], bytes_max as u64);
 }
 
 pub(crate) fn expose_tasks(counts: &[(&str, u64)], exposition: &mut Exposition) {

@@ -4,7 +4,7 @@ use crate::counters::{ContainerReport, DiskStats};
 use crate::deletion;
 use crate::disks::Disks;
 use crate::ending::Ender;
-use crate::exposed;
+use crate::exposed::{self, MemoryInUse};
 use crate::heartbeat::{Heartbeat, Talk};
 use crate::opening::Opener;
 use crate::options::DatanodeOptions;
@@ -14,7 +14,7 @@ use crate::pipeline::{PipelineError, PipelineOrder};
 use crate::pipelines::Pipelines;
 use crate::roll::ContainerAllocator;
 use crate::scm::ScmLink;
-use crate::service::{Listings, ReadMemory, Served, Service};
+use crate::service::{BodyMemory, Listings, ReadMemory, Served, Service};
 use crate::upkeep;
 use crate::workers::Workers;
 use disk::DataDirectory;
@@ -25,7 +25,6 @@ use raft::{AddressBook, RaftHost};
 use raftlog::SpaceMetrics;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::Semaphore;
 use tonic::service::RoutesBuilder;
 use tracing::error;
 use types::{BlockName, Clock, ContainerId, DiskId, LogId, NodeId, PipelineId, SystemClock};
@@ -149,14 +148,16 @@ impl Datanode {
             connector: host.connector().clone(),
         };
         let executor = Executor::new(disks.inventory.clone(), workers.clone());
+        let part = options.memory_part_bytes();
         let served = Served {
             options: options.clone(),
             disks: disks.clone(),
             pipelines: pipelines.clone(),
             addresses,
             copies,
-            write_bytes: Arc::new(Semaphore::new(options.write_bytes_max)),
-            read_memory: ReadMemory::new(options.read_bytes_max, options.read_wait),
+            body_memory: BodyMemory::new(part, disks.memory.clone()),
+            read_memory: ReadMemory::new(part, disks.memory.clone(), options.read_wait),
+            reads: Arc::default(),
             listings: Listings::default(),
             workers: workers.clone(),
         };
@@ -220,10 +221,22 @@ impl Datanode {
         }
         exposed::expose_containers(&disks.inventory, exposition);
         exposed::expose_copies(&self.copy_stats(), exposition);
-        exposed::expose_reads(self.service.read_memory(), exposition);
+        exposed::expose_reads(self.service.read_memory(), self.service.reads(), exposition);
+        exposed::expose_memory(&self.memory(), exposition);
         exposed::expose_tasks(&self.parts.executor.counts(), exposition);
         for path in &disks.unusable {
             SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);
+        }
+    }
+
+    fn memory(&self) -> MemoryInUse {
+        let disks = &self.parts.disks;
+        MemoryInUse {
+            bytes_max: self.parts.options.memory_bytes_max,
+            bodies: self.service.body_memory().bytes_in_use(),
+            reads: self.service.read_memory().bytes_in_use(),
+            writing: disks.open.iter().map(|disk| disk.space.unflushed_bytes()).sum(),
+            logs: disks.memory.cached_bytes(),
         }
     }
 

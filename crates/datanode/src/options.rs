@@ -5,8 +5,12 @@ use std::time::Duration;
 /// The data of one chunk, at most.
 pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
 
-/// Below this a handful of readers would wait for each other.
-const READ_BYTES_MIN: usize = 4 << 20;
+/// The parts of a node's memory, of the same size: chunks that are received, what is read, what is written to
+/// disks, and what logs keep, which also have what the others leave.
+const MEMORY_PARTS: usize = 4;
+
+/// Each part has room for a chunk; with less a handful of readers would wait for each other.
+const MEMORY_BYTES_MIN: usize = MEMORY_PARTS * CHUNK_BYTES_MAX;
 
 /// Settings of a datanode.
 #[derive(Clone, Debug)]
@@ -27,15 +31,15 @@ pub struct DatanodeOptions {
     pub pipeline_timing: raft::Timing,
     /// A container is followed by the next when it is nearly this large.
     pub container_bytes_max: u64,
+    /// Memory for data, of all disks, streams and readers together. A quarter is for chunks that were received
+    /// and are not applied yet: past it they are answered `Busy`. One is for what is read and not sent yet: past
+    /// half of that readers get smaller messages, and past all of it they wait, or are sent elsewhere; about as
+    /// many readers as it has 128 KiB may stand still. One is for what is on its way to the disks, which have
+    /// the same share of it each: past that appends wait. Logs keep what they wrote last in what is left.
+    pub memory_bytes_max: usize,
     /// Chunks of one write stream taken in and not yet answered; past it the stream is not read, so that its
-    /// sender waits. Twice what a gateway keeps for one stream (16 MiB).
+    /// sender waits. Twice what a gateway keeps for one stream (16 MiB); no more than all streams may have.
     pub write_bytes_per_stream_max: usize,
-    /// The same for all streams of the node; past it chunks are answered `Busy`.
-    pub write_bytes_max: usize,
-    /// Memory for what is read and not sent yet, of all readers together; past half of it they get smaller
-    /// messages, and past all of it they wait, or are sent elsewhere. About as many readers as it has 128 KiB
-    /// may stand still.
-    pub read_bytes_max: usize,
     /// A read waits this long for its replica to have applied what it asks for, and for memory.
     pub read_wait: Duration,
     /// Closed containers of each disk are read at this rate to find what it lost; 0 turns that off. A disk of
@@ -76,9 +80,8 @@ impl Default for DatanodeOptions {
             heartbeat: Duration::from_secs(1),
             pipeline_timing: raft::Timing::PIPELINE,
             container_bytes_max: 2 << 30,
+            memory_bytes_max: 256 << 20,
             write_bytes_per_stream_max: 32 << 20,
-            write_bytes_max: 256 << 20,
-            read_bytes_max: 256 << 20,
             read_wait: Duration::from_secs(1),
             scrub_bytes_per_second: 8 << 20,
             scrub_interval: Duration::from_secs(7 * 24 * 3600),
@@ -128,22 +131,9 @@ impl DatanodeOptions {
             let bytes = self.write_bytes_per_stream_max;
             wrong.push(format!("write_bytes_per_stream_max is {bytes}, one chunk may have {chunk}"));
         }
-        if self.write_bytes_max < self.write_bytes_per_stream_max {
-            let (all, one) = (self.write_bytes_max, self.write_bytes_per_stream_max);
-            wrong.push(format!("write_bytes_max {all} is below write_bytes_per_stream_max {one}"));
-        }
-        if self.write_bytes_max > u32::MAX as usize {
-            wrong.push(format!(
-                "write_bytes_max is {}, at most {} can be counted",
-                self.write_bytes_max,
-                u32::MAX
-            ));
-        }
-        if self.read_bytes_max < READ_BYTES_MIN {
-            wrong.push(format!(
-                "read_bytes_max is {}, at least {READ_BYTES_MIN} are needed",
-                self.read_bytes_max
-            ));
+        if self.memory_bytes_max < MEMORY_BYTES_MIN {
+            let bytes = self.memory_bytes_max;
+            wrong.push(format!("memory_bytes_max is {bytes}, at least {MEMORY_BYTES_MIN} are needed"));
         }
         if self.forget_interval.is_zero() {
             wrong.push("forget_interval is zero".to_owned());
@@ -152,6 +142,28 @@ impl DatanodeOptions {
             wrong.push("container_bytes_max is zero".to_owned());
         }
         if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("; ")) }
+    }
+
+    /// The part of its memory that one kind of owner may take whatever the others do.
+    pub(crate) fn memory_part_bytes(&self) -> usize {
+        self.memory_bytes_max / MEMORY_PARTS
+    }
+
+    pub(crate) fn stream_bytes_max(&self) -> usize {
+        self.write_bytes_per_stream_max.min(self.memory_part_bytes())
+    }
+
+    /// The settings of each disk's logs. What is written is in memory twice for a moment, among what logs keep
+    /// and on its way to the disk: so logs leave a part alone. They share the rest with what is received and
+    /// read.
+    pub(crate) fn log_of_each_disk(&self) -> raftlog::LogSpaceOptions {
+        let part = self.memory_part_bytes();
+        let of_each_disk = part / self.disks.len().max(1);
+        raftlog::LogSpaceOptions {
+            shared: Some(raftlog::SharedMemory::new(self.memory_bytes_max - part)),
+            unflushed_bytes_max: self.log.unflushed_bytes_max.min(of_each_disk),
+            ..self.log.clone()
+        }
     }
 
     /// The bytes at which the next container is asked for: early enough that what is in flight meanwhile (64
@@ -181,11 +193,11 @@ mod tests {
             disks: vec!["/data/0".into(), "/data/0".into()],
             scm: "nowhere".to_owned(),
             address: "127.0.0.1:7400".to_owned(),
-            write_bytes_max: 1,
+            memory_bytes_max: 1,
             ..DatanodeOptions::default()
         };
         let message = options.validate().unwrap_err().to_string();
-        for expected in ["given twice", "`nowhere`", "write_bytes_max 1 is below"] {
+        for expected in ["given twice", "`nowhere`", "memory_bytes_max is 1,"] {
             assert!(message.contains(expected), "{message}");
         }
         assert!(!message.contains("advertised"), "{message}");

@@ -43,7 +43,8 @@ pub trait File: Send + Sync + 'static {
     fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()>;
     /// [`File::write_at`] and then [`File::sync_data`], as one operation: durable on return.
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()>;
-    /// Reads up to `bytes` bytes; fewer only at the end of the file.
+    /// Reads up to `bytes` bytes; fewer only at the end of the file. What is in memory already may be there at
+    /// once.
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes>;
     /// Makes written data durable (and the length, if it changed).
     fn sync_data(&self) -> IoFuture<()>;

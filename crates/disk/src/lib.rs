@@ -10,6 +10,7 @@ mod data_directory;
 mod direct;
 mod disk_io;
 mod health;
+mod in_place;
 mod interface;
 mod link;
 mod path;

@@ -1,5 +1,6 @@
 use crate::direct::{DataFile, Direct};
 use crate::health::{Health, Operation};
+use crate::in_place::InPlace;
 use crate::path::below;
 use crate::pool::Pool;
 use crate::queue::Kind;
@@ -67,6 +68,7 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     /// Large writes through the ring go around the page cache.
     direct: Arc<Direct>,
+    pub(crate) in_place: InPlace,
     _lock: fs::File,
 }
 
@@ -100,6 +102,7 @@ impl RealDisk {
                 ring,
                 pool: Pool::new(),
                 direct: Arc::default(),
+                in_place: InPlace::default(),
                 _lock: lock,
             }),
         })

@@ -104,18 +104,38 @@ fn write_vectored_at(file: &File, offset: u64, buffers: &[Bytes]) -> io::Result<
 
 /// Reads up to `bytes` bytes, fewer only at the end of the file.
 pub(crate) fn read_at(file: &File, offset: u64, bytes: usize) -> io::Result<Bytes> {
-    use std::os::unix::fs::FileExt;
-    let mut buffer = vec![0; bytes];
-    let mut filled = 0;
-    while filled < bytes {
-        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+    read_flagged(file, offset, bytes, 0)
+}
+
+/// Reads what the page cache has, as [`read_at`]: fails with [`io::ErrorKind::WouldBlock`] where it lacks
+/// some of it.
+pub(crate) fn read_cached_at(file: &File, offset: u64, bytes: usize) -> io::Result<Bytes> {
+    read_flagged(file, offset, bytes, libc::RWF_NOWAIT)
+}
+
+#[allow(unsafe_code)]
+fn read_flagged(file: &File, offset: u64, bytes: usize, flags: libc::c_int) -> io::Result<Bytes> {
+    to_offset(offset)?;
+    // Nobody zeroes it: what is not filled is not looked at.
+    let mut buffer: Vec<u8> = Vec::with_capacity(bytes);
+    while buffer.len() < bytes {
+        let at = to_offset(offset + buffer.len() as u64)?;
+        let missing = bytes - buffer.len();
+        let rest = buffer.spare_capacity_mut().as_mut_ptr();
+        let rest = libc::iovec { iov_base: rest.cast(), iov_len: missing };
+        // SAFETY: the iovec points to the buffer's spare capacity, of which at least `missing` bytes are
+        // left, and which nobody else looks at; the descriptor is open for as long as `file` is borrowed.
+        let read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const rest, 1, at, flags) };
+        match usize::try_from(read) {
             Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Ok(read) => {
+                assert!(read <= missing, "the kernel read {read} bytes where {missing} were asked for");
+                // SAFETY: the kernel has written so many bytes behind those that were there.
+                unsafe { buffer.set_len(buffer.len() + read) };
+            }
+            Err(_) => retry_interrupted()?,
         }
     }
-    buffer.truncate(filled);
     Ok(buffer.into())
 }
 

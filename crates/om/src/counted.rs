@@ -19,6 +19,10 @@ const FAILED: Metric = Metric {
     name: "flotilla_om_calls_failed_total",
     help: "Calls that could not be carried out, or whose outcome is unknown, by operation.",
 };
+const LOOKUPS: Metric = Metric {
+    name: "flotilla_om_lookups_total",
+    help: "Keys looked up: in place, in what RocksDB has in memory, or after waiting for a thread that reads a disk.",
+};
 const LISTINGS: Metric =
     Metric { name: "flotilla_om_listings", help: "Listings under way; beyond a limit they are refused." };
 const ROWS: Metric =
@@ -49,6 +53,14 @@ const DELAYED: Metric = Metric {
 #[derive(Debug)]
 pub(crate) struct Counted {
     operations: BTreeMap<&'static str, Calls>,
+    pub lookups: Lookups,
+}
+
+/// Lookups of keys by the task that was asked, and on a thread that may wait for a disk.
+#[derive(Debug, Default)]
+pub(crate) struct Lookups {
+    pub in_place: Counter,
+    pub waited: Counter,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +72,8 @@ struct Calls {
 
 impl Counted {
     pub(crate) fn new(operations: &[&'static str]) -> Counted {
-        Counted { operations: operations.iter().map(|name| (*name, Calls::default())).collect() }
+        let operations = operations.iter().map(|name| (*name, Calls::default())).collect();
+        Counted { operations, lookups: Lookups::default() }
     }
 
     /// Answers a call and counts how that went.
@@ -93,6 +106,8 @@ impl Counted {
             exposition.counter(REFUSED, &labels, calls.refused.get());
             exposition.counter(FAILED, &labels, calls.failed.get());
         }
+        exposition.counter(LOOKUPS, &[("how", "in_place")], self.lookups.in_place.get());
+        exposition.counter(LOOKUPS, &[("how", "waited")], self.lookups.waited.get());
     }
 }
 

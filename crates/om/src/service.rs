@@ -8,7 +8,7 @@ use crate::reclaim::UnusedCounts;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::sweep::SweepCounts;
-use crate::tables::{InGroup, ROOT, Refusal};
+use crate::tables::{InGroup, InMemory, ROOT, Refusal};
 use futures::future::join_all;
 use futures::stream::BoxStream;
 use prost::Message;
@@ -217,16 +217,33 @@ impl OmService {
             if nth % READ_IN_A_ROW == READ_IN_A_ROW - 1 {
                 yield_now().await;
             }
-            let found = db.clone().and_then(|db| {
-                let place = place_of(lookup.place)?.map(InGroup::from);
-                queries::lookup_key(&db, place, lookup).map_err(refusal)
-            });
+            let found = match &db {
+                Ok(db) => self.look_up(db, lookup).await,
+                Err(failure) => Err(failure.clone()),
+            };
             self.counted.note("lookup_key", begun, found.as_ref().err());
             let reply = LookupReply::from(found);
             bytes += reply.encoded_len();
             replies.push(reply);
         }
         Ok(LookupKeysResponse { replies })
+    }
+
+    /// Looks a key up in place, where its rows are in memory, and else on a thread that may wait for a disk.
+    async fn look_up(&self, db: &Arc<Db>, lookup: &Lookup) -> Result<Key, Failure> {
+        let place = place_of(lookup.place)?.map(InGroup::from);
+        match queries::lookup_key(&InMemory(db), place, lookup) {
+            // Whatever is wrong comes up again there.
+            Err(Refusal::Broken(_)) => {}
+            found => {
+                self.counted.lookups.in_place.count();
+                return found.map_err(refusal);
+            }
+        }
+        self.counted.lookups.waited.count();
+        let (db, lookup) = (db.clone(), lookup.clone());
+        let found = raft::blocking(move || queries::lookup_key(&*db, place, &lookup)).await;
+        found.map_err(|error| Failure::internal(format!("read tables: {error}")))?.map_err(refusal)
     }
 
     /// The tables of a group, as they are now or later.

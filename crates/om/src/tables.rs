@@ -38,6 +38,7 @@ use proto::om::{
     BucketEntry, BucketPlace, BucketRecord, BucketStage, Fences, RestoredNames, SendingBucket, Upload, Volume,
 };
 use proto::{Code, Failure};
+use rocksdb::{ReadOptions, ReadTier};
 use statedb::Db;
 
 /// The key under which the tables say up to where they are applied.
@@ -122,6 +123,18 @@ pub(crate) trait Read {
 impl Read for Db {
     fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
         self.rocks().get(key).context("read tables")
+    }
+}
+
+/// Tables, for lookups in place: of what RocksDB has in memory, which is what is new and what was read lately.
+/// A lookup fails where the disk would have to be asked, and is to be made again where that may be waited for.
+pub(crate) struct InMemory<'a>(pub &'a Db);
+
+impl Read for InMemory<'_> {
+    fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
+        let mut options = ReadOptions::default();
+        options.set_read_tier(ReadTier::BlockCache);
+        self.0.rocks().get_opt(key, &options).context("read tables in memory")
     }
 }
 

@@ -27,16 +27,16 @@ impl LogSpace {
         range: Range<u32>,
     ) -> Result<BodyPieces, ReadError> {
         let id = SegmentId { owner: place.owner, segment: place.segment };
-        let file = id.path(owners_dir);
         if range.start > range.end || range.end > place.body_bytes {
             let why = format!("bytes {range:?} of a body of {} bytes", place.body_bytes);
-            return Err(ReadError::Damaged { file, offset: place.offset, why });
+            return Err(ReadError::Damaged { file: id.path(owners_dir), offset: place.offset, why });
         }
         let range = range.start as usize..range.end as usize;
         if let Some(entry) = self.cached_at(owners_dir, &place) {
             let (bytes, crcs) = entry.body.into_parts();
             return Ok(BodyPieces { meta: entry.meta, ..cut_pieces(&bytes, &crcs, 0, range) });
         }
+        let file = id.path(owners_dir);
         let explain = |error| read_error(file.clone(), place.offset, error);
         let segment = self.files().open(&file).await.map_err(|error| explain(error.into()))?;
         match read_pieces(segment, place, range).await {
@@ -76,7 +76,11 @@ async fn read_pieces(
     range: Range<usize>,
 ) -> Result<BodyPieces, ScanError> {
     let body_bytes = place.body_bytes as usize;
-    let start = read_start(&*file, place).await?;
+    // Whole pieces, as only they can be verified.
+    let first_piece = range.start / CRC_CHUNK_BYTES;
+    let pieces = first_piece * CRC_CHUNK_BYTES..range.end.next_multiple_of(CRC_CHUNK_BYTES).min(body_bytes);
+    let pieces = pieces.start..pieces.end.max(pieces.start);
+    let start = read_start(&*file, place, &pieces).await?;
     let header = Header::decode(&start)?;
     header.check_place(place.owner, place.segment, place.offset)?;
     check_field("body length", header.place.body_bytes.into(), place.body_bytes.into())?;
@@ -85,10 +89,6 @@ async fn read_pieces(
     } else {
         Head::decode(header, &file.read_at(place.offset, header.head_bytes() as usize).await?)?
     };
-    // Whole pieces, as only they can be verified.
-    let first_piece = range.start / CRC_CHUNK_BYTES;
-    let pieces = first_piece * CRC_CHUNK_BYTES..range.end.next_multiple_of(CRC_CHUNK_BYTES).min(body_bytes);
-    let pieces = pieces.start..pieces.end.max(pieces.start);
     let body_start = header.head_bytes() as usize;
     let in_start = body_start + pieces.start..body_start + pieces.end;
     let bytes = if in_start.end <= start.len() {
@@ -104,12 +104,17 @@ async fn read_pieces(
     Ok(BodyPieces { meta: head.meta, ..cut_pieces(&bytes, crcs, pieces.start, range) })
 }
 
-/// Reads a record's head, and the body with it when it is small.
-async fn read_start(file: &dyn File, place: Place) -> Result<Bytes, ScanError> {
+/// Reads a record's head, and the body with it when it is small, or as much of it as is wanted where that
+/// begins with it: one read of the disk instead of two.
+async fn read_start(file: &dyn File, place: Place, wanted: &Range<usize>) -> Result<Bytes, ScanError> {
     let body_bytes = place.body_bytes as usize;
-    let whole = record_bytes(META_GUESS_BYTES, body_bytes);
-    let bytes = if whole <= WHOLE_RECORD_BYTES_MAX { whole } else { head_bytes(META_GUESS_BYTES, body_bytes) }
-        as usize;
+    let (whole, head) =
+        (record_bytes(META_GUESS_BYTES, body_bytes), head_bytes(META_GUESS_BYTES, body_bytes) as usize);
+    let bytes = match wanted.start {
+        _ if whole <= WHOLE_RECORD_BYTES_MAX => whole as usize,
+        0 => head + wanted.end,
+        _ => head,
+    };
     debug_assert!(bytes >= HEADER_BYTES);
     Ok(file.read_at(place.offset, bytes).await?)
 }

@@ -228,6 +228,11 @@ impl Core {
         state.cache.get(index, end).cloned()
     }
 
+    /// The memory of the entries it keeps.
+    pub(crate) fn cached_bytes(&self) -> usize {
+        self.lock().cache.bytes()
+    }
+
     /// Drops cached entries down to `bytes_max`; returns how many bytes that freed.
     pub(crate) fn shrink_cache(&self, bytes_max: usize) -> usize {
         let mut state = self.lock();

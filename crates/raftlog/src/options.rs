@@ -1,3 +1,4 @@
+use crate::shared_memory::SharedMemory;
 use types::OwnerId;
 
 /// Limits of a [`crate::LogSpace`].
@@ -10,6 +11,8 @@ pub struct LogSpaceOptions {
     /// Entries that are not yet durable are kept whatever the limits.
     pub cache_bytes_per_log_max: usize,
     pub cache_bytes_max: usize,
+    /// Where several disks share their memory, the limit of all of them, in place of `cache_bytes_max`.
+    pub shared: Option<SharedMemory>,
     /// Appends queued for the disk and not yet durable; more are refused with [`crate::AppendError::Busy`].
     pub unflushed_bytes_max: usize,
     /// Kept free for what cannot be refused (votes, elections, what is under way):
@@ -26,6 +29,7 @@ impl Default for LogSpaceOptions {
             segment_bytes_max: 128 << 20,
             cache_bytes_per_log_max: 32 << 20,
             cache_bytes_max: 256 << 20,
+            shared: None,
             unflushed_bytes_max: 256 << 20,
             reserve_bytes: 1 << 30,
             // Four segments: a disk that writes 200 MB/s takes one in 0.6 s, and old ones are deleted many at

@@ -3,6 +3,7 @@ mod opening;
 use crate::core::Core;
 use crate::files::Files;
 use crate::segment::{SegmentId, owner_dir, parent_dir};
+use crate::shared_memory::{Caches, SharedMemory};
 use crate::space_metrics::SpaceCounts;
 use crate::spares::Spares;
 use crate::{AppendError, LogSpaceOptions, LogSpec};
@@ -26,6 +27,7 @@ pub struct LogSpace {
     pub(crate) unflushed_bytes: AtomicUsize,
     /// Signed: a log's memory may be counted off before it was counted in.
     pub(crate) cached_bytes: AtomicIsize,
+    pub(crate) memory: SharedMemory,
     free: Arc<Free>,
     spares: Arc<Spares>,
     pub(crate) counts: SpaceCounts,
@@ -46,7 +48,9 @@ struct Free {
 
 impl LogSpace {
     pub fn new(disk: Arc<dyn Disk>, options: LogSpaceOptions) -> Arc<LogSpace> {
-        Arc::new(LogSpace {
+        let own = || SharedMemory::new(options.cache_bytes_max);
+        let memory = options.shared.clone().unwrap_or_else(own);
+        let space = Arc::new(LogSpace {
             files: Files::new(disk.clone()),
             spares: Arc::new(Spares::new(disk.clone())),
             disk,
@@ -54,6 +58,7 @@ impl LogSpace {
             logs: Mutex::default(),
             unflushed_bytes: AtomicUsize::new(0),
             cached_bytes: AtomicIsize::new(0),
+            memory: memory.clone(),
             counts: SpaceCounts::default(),
             // Until the first log is opened nobody has asked, and nobody appends.
             free: Arc::new(Free {
@@ -61,7 +66,10 @@ impl LogSpace {
                 asking: AtomicBool::new(false),
                 asked: Mutex::new(None),
             }),
-        })
+        });
+        let caches: Arc<dyn Caches> = space.clone();
+        memory.join(Arc::downgrade(&caches));
+        space
     }
 
     pub fn disk(&self) -> &Arc<dyn Disk> {
@@ -241,23 +249,24 @@ impl LogSpace {
 
     pub(crate) fn account_cached(&self, before: usize, after: usize) {
         let change = after as isize - before as isize;
-        let total = self.cached_bytes.fetch_add(change, Ordering::Relaxed) + change;
-        if total > self.options.cache_bytes_max as isize {
-            self.shrink_caches();
-        }
+        self.cached_bytes.fetch_add(change, Ordering::Relaxed);
+        self.memory.account(change);
     }
 
     pub(crate) fn release_cached(&self, bytes: usize) {
         self.cached_bytes.fetch_sub(bytes as isize, Ordering::Relaxed);
+        self.memory.account(-(bytes as isize));
+    }
+}
+
+impl Caches for LogSpace {
+    fn cached_bytes_of_each(&self) -> Vec<usize> {
+        self.cores().iter().map(|core| core.cached_bytes()).collect()
     }
 
-    /// Cuts every log down to its share of seven eighths: of the whole, the next append would be beyond it
-    /// again, and every append would look at all logs.
-    fn shrink_caches(&self) {
-        let cores = self.cores();
-        let share = self.options.cache_bytes_max / 8 * 7 / cores.len().max(1);
-        for core in cores {
-            self.release_cached(core.shrink_cache(share));
+    fn shrink_each_to(&self, bytes_max: usize) {
+        for core in self.cores() {
+            self.release_cached(core.shrink_cache(bytes_max));
         }
     }
 }

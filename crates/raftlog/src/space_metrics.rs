@@ -20,7 +20,7 @@ pub struct SpaceMetrics {
     /// Appended and not yet durable, and its limit.
     pub unflushed_bytes: usize,
     pub unflushed_bytes_max: usize,
-    /// Recent entries kept in memory, and their limit.
+    /// Recent entries kept in memory, and their limit, which others may share.
     pub cached_bytes: usize,
     pub cached_bytes_max: usize,
     /// The space that the disk had free when it was last asked, and what is kept of it for what cannot be
@@ -45,7 +45,7 @@ impl LogSpace {
             unflushed_bytes: self.unflushed_bytes.load(Ordering::Relaxed),
             unflushed_bytes_max: options.unflushed_bytes_max,
             cached_bytes: self.cached_bytes.load(Ordering::Relaxed).max(0) as usize,
-            cached_bytes_max: options.cache_bytes_max,
+            cached_bytes_max: self.memory.bytes_max(),
             free_bytes,
             reserve_bytes: options.reserve_bytes,
             is_full: free_bytes.is_some_and(|bytes| bytes < options.reserve_bytes),

@@ -1,7 +1,7 @@
 //! A process's gRPC port, and its ways to the ports of others. Nothing here knows what is said over them.
 //!
 //! A [`Connector`] makes a [`Channel`] to an address: over TCP ([`TcpConnector`]), over mutual TLS
-//! ([`TlsConnector`]), within the process ([`LocalPorts`]), or inside a simulation. [`Channels`] keeps one for each address. A [`Gate`] is the
+//! ([`TlsConnector`]), by calls within the process ([`LocalConnector`]), or inside a simulation. [`Channels`] keeps one for each address. A [`Gate`] is the
 //! door of a port: what may come in, and how much of it. [`TlsIncoming`] lets in only whom an authority
 //! vouches for.
 
@@ -19,7 +19,7 @@ pub use gate::{
     CALLS_PER_CONNECTION_MAX, Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody,
     serve,
 };
-pub use local::{LocalConnector, LocalPort, LocalPorts};
+pub use local::{Local, LocalConnector};
 pub use tls::{
     TlsConnection, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming, TlsPart, TlsPem,
     TlsRefusal,

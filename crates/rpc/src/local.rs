@@ -1,125 +1,119 @@
-//! Calls between roles of one process.
+//! Calls between the roles of a process: what is said to an address of this very process goes to its
+//! services, as a call of theirs by the task that asks, and over no connection.
+//!
+//! The services and who asks them notice no difference: names of clusters are compared, messages are encoded
+//! and decoded. What a port has limits for (connections, calls, bytes of a message) is for strangers.
 
 use crate::connector::{Channel, Connector};
-use crate::{Gate, Gated};
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, RwLock};
-use std::task::{Context, Poll};
-use tonic::Status;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
 use tonic::body::Body;
-use tonic::codegen::http::{Request, Response};
+use tonic::codegen::http::Request;
 use tonic::service::Routes;
+use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
-use tower::{Layer, Service, ServiceExt};
 
-/// The ports that this process answers, by the addresses under which others know them. Who is in the process too needs
-/// no connection: it calls what is behind the port.
+/// The services of this process, by their addresses. A cheap handle.
 #[derive(Clone, Default)]
-pub struct LocalPorts(Arc<RwLock<HashMap<String, Gated<Routes>>>>);
-
-/// A port that is answered here, until it is dropped.
-pub struct LocalPort {
-    ports: LocalPorts,
-    address: String,
+pub struct Local {
+    by_address: Arc<Mutex<HashMap<String, Routes>>>,
 }
 
-impl LocalPorts {
-    pub fn open(&self, address: &str, gate: &Gate, routes: Routes) -> LocalPort {
-        let calls = gate.layer(routes);
-        self.0.write().expect("no holder panics").insert(address.to_owned(), calls);
-        LocalPort { ports: self.clone(), address: address.to_owned() }
+impl Local {
+    /// Answers what is said to "host:port", until [`Local::close`].
+    pub fn open(&self, address: &str, routes: Routes) {
+        self.lock().insert(address.to_owned(), routes);
     }
 
-    /// The ways of `others`, and calls to the ports of this process.
-    pub fn and(&self, others: impl Connector) -> LocalConnector {
-        LocalConnector { ports: self.clone(), others: Arc::new(others) }
+    /// Lets go of the services of an address. Calls that are under way go on.
+    pub fn close(&self, address: &str) {
+        self.lock().remove(address);
     }
 
-    fn at(&self, address: &str) -> Option<Gated<Routes>> {
-        self.0.read().expect("no holder panics").get(address).cloned()
+    /// Whether somebody answers there.
+    pub fn has(&self, address: &str) -> bool {
+        self.lock().contains_key(address)
     }
-}
 
-impl Drop for LocalPort {
-    fn drop(&mut self) {
-        self.ports.0.write().expect("no holder panics").remove(&self.address);
+    fn at(&self, address: &str) -> Option<Routes> {
+        self.lock().get(address).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Routes>> {
+        self.by_address.lock().expect("no holder panics")
     }
 }
 
-/// A way to all processes, this one included.
-pub struct LocalConnector {
-    ports: LocalPorts,
-    others: Arc<dyn Connector>,
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.lock().keys()).finish()
+    }
 }
 
-impl Connector for LocalConnector {
+/// Reaches this process by calls, and others by another connector.
+pub struct LocalConnector<C> {
+    pub local: Local,
+    pub others: C,
+}
+
+impl<C: Connector> Connector for LocalConnector<C> {
     fn connect(&self, address: &str) -> Result<Channel, String> {
-        let (ports, others) = (self.ports.clone(), self.others.connect(address)?);
-        Ok(BoxCloneSyncService::new(Way { ports, address: address.into(), others }))
-    }
-}
-
-/// A way to one address, which may come to be of this process, or cease to be.
-#[derive(Clone)]
-struct Way {
-    ports: LocalPorts,
-    address: Arc<str>,
-    others: Channel,
-}
-
-impl Service<Request<Body>> for Way {
-    type Response = Response<Body>;
-    type Error = Status;
-    type Future = BoxFuture<'static, Result<Response<Body>, Status>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        match self.ports.at(&self.address) {
-            Some(calls) => answer(calls, request).boxed(),
-            None => self.others.clone().oneshot(request).boxed(),
-        }
-    }
-}
-
-/// A panic ends the call, as it does where the call comes over a connection, and not its caller.
-async fn answer(calls: Gated<Routes>, request: Request<Body>) -> Result<Response<Body>, Status> {
-    match AssertUnwindSafe(calls.oneshot(request)).catch_unwind().await {
-        Ok(Ok(answer)) => Ok(answer),
-        Err(_) => Err(Status::internal("the call ended in a panic")),
+        let others = self.others.connect(address)?;
+        let (local, address) = (self.local.clone(), Arc::<str>::from(address));
+        // Looked for with each call: services come and go while somebody has the channel.
+        Ok(BoxCloneSyncService::new(tower::service_fn(move |request: Request<Body>| {
+            let (here, others) = (local.at(&address), others.clone());
+            async move {
+                match here {
+                    Some(routes) => Ok(routes.oneshot(request).await.unwrap_or_else(|never| match never {})),
+                    None => others.oneshot(request).await,
+                }
+            }
+        })))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GateOptions, TcpConnector};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tonic::Status;
+    use tonic::codegen::http::Response;
 
-    async fn ask(channel: &Channel) -> Result<Option<String>, Status> {
-        let request = Request::builder().uri("/a.B/C").body(Body::empty()).unwrap();
-        let answer = channel.clone().oneshot(request).await?;
-        Ok(answer.headers().get("grpc-status").map(|status| status.to_str().unwrap().to_owned()))
+    /// Others, who answer nothing and count who asks.
+    #[derive(Clone, Default)]
+    struct Others(Arc<AtomicUsize>);
+
+    impl Connector for Others {
+        fn connect(&self, _: &str) -> Result<Channel, String> {
+            let asked = self.0.clone();
+            Ok(BoxCloneSyncService::new(tower::service_fn(move |_: Request<Body>| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                async { Err::<Response<Body>, _>(Status::unavailable("nobody is there")) }
+            })))
+        }
     }
 
     #[tokio::test]
-    async fn a_port_of_this_process_is_called_while_it_is_open() {
-        let (ports, gate) = (LocalPorts::default(), Gate::new(GateOptions::default()));
-        // Nobody listens there.
-        let channel = ports.and(TcpConnector::default()).connect("127.0.0.1:1").unwrap();
-        assert_eq!(ask(&channel).await.unwrap_err().code(), tonic::Code::Unavailable);
-        let port = ports.open("127.0.0.1:1", &gate, Routes::default());
-        assert_eq!(
-            ask(&channel).await.unwrap(),
-            Some("12".to_owned()),
-            "an answer of the routes, which have none such"
-        );
-        assert_eq!(gate.counts().calls.get(), 1);
-        drop(port);
-        assert_eq!(ask(&channel).await.unwrap_err().code(), tonic::Code::Unavailable);
+    async fn what_is_here_is_asked_here_as_long_as_it_is() {
+        let (local, others) = (Local::default(), Others::default());
+        let connector = LocalConnector { local: local.clone(), others: others.clone() };
+        let channel = connector.connect("here:1").unwrap();
+        let ask = async |channel: &Channel| {
+            let request = Request::post("/no.Service/Call").body(Body::empty()).unwrap();
+            channel.clone().oneshot(request).await
+        };
+        assert!(ask(&channel).await.is_err());
+        local.open("here:1", Routes::default());
+        assert!(local.has("here:1") && !local.has("there:1"));
+        // gRPC's answer of services that do not have the method.
+        let answer = ask(&channel).await.unwrap();
+        assert_eq!(Status::from_header_map(answer.headers()).unwrap().code(), tonic::Code::Unimplemented);
+        assert!(ask(&connector.connect("there:1").unwrap()).await.is_err());
+        assert_eq!(others.0.load(Ordering::Relaxed), 2);
+        local.close("here:1");
+        assert!(ask(&channel).await.is_err());
+        assert_eq!(others.0.load(Ordering::Relaxed), 3);
     }
 }

@@ -91,9 +91,12 @@ fn wrong_usage_says_what_is_wrong() {
     check(&["dev", "--ready-file", "none/there"], 1, "there is no directory none");
     check(&["server", "--roles", "scm", "--pipelines-per-disk", "0"], 2, "1..=64");
     check(&["server", "--roles", "datanode"], 1, "--disk");
-    let little = ["--log-memory-bytes", "33554431"];
     let server = ["server", "--roles", "scm,datanode", "--meta", "none/there", "--disk", "none/there"];
-    check(&[&server[..], &little].concat(), 1, "too little for 2 directories with logs: each needs 16777216");
+    let check_server = |said: &[&str], code, says| check(&[&server[..], said].concat(), code, says);
+    let disks = ["--disk", "none/too", "--data-memory", "134217727"];
+    check_server(&disks, 1, "--data-memory 134217727 is too little for 2 disks: each needs 67108864");
+    check_server(&["--log-memory-bytes", "16777215"], 1, "is too little: 16777216 are needed");
+    check_server(&["--read-memory-bytes", "1"], 2, "one number for its memory, --data-memory");
     check(&["server", "--roles", "s3", "--rpc", "127.0.0.1:0"], 1, "--access-key");
     check(&["admin", "pipeline", "accept-loss", "7", "--keep", "0"], 2, "0 is not in 1..");
     check(&["admin", "--scm", "127.0.0.1:1", "pipeline", "list"], 1, "no SCM answers at 127.0.0.1:1");

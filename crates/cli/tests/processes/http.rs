@@ -102,9 +102,21 @@ async fn a_dev_cluster_shows_its_groups_and_disks() {
             "{name} of each data directory"
         );
     }
-    for name in ["cache", "unflushed"] {
-        let shares = sum(&page, &format!("flotilla_disk_{name}_bytes_max"), &[]) / f64::from(1 << 20);
-        assert!(shares > 511.0 && shares <= 512.0, "{name}: {shares} MiB, all directories of three servers");
+    // Six disks need more than the 256 MiB that a process takes else.
+    let mib = |name: &str, labels: &[(&str, &str)]| sum(&page, name, labels) / f64::from(1 << 20);
+    assert_eq!(mib("flotilla_datanode_memory_max_bytes", &[]), 384.0);
+    assert!(mib("flotilla_datanode_memory_bytes", &[]) < 384.0);
+    for owner in ["bodies", "reads", "writing", "logs"] {
+        let name = "flotilla_datanode_memory_bytes";
+        assert_eq!(page.with(name, &[("owner", owner)]).count(), 3, "{owner} of each server");
+    }
+    for node in ["1", "2", "3"] {
+        let of_node = [("node", node)];
+        let disks = page.with("flotilla_disk_unflushed_bytes_max", &of_node);
+        let mut shares: Vec<f64> = disks.map(|sample| sample.value / f64::from(1 << 20)).collect();
+        shares.sort_by(f64::total_cmp);
+        assert_eq!(shares[..2], [16.0; 2], "a quarter of each server's, shared by its disks");
+        assert!(shares[2..].iter().all(|of_metadata| *of_metadata == 128.0), "{shares:?}");
     }
     assert!(page.value("process_resident_memory_bytes", &[]).unwrap() > 1e6);
     assert!(page.value("process_open_fds", &[]).unwrap() > 10.0);

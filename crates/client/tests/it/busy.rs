@@ -28,11 +28,7 @@ async fn what_a_busy_node_refuses_is_all_that_is_sent_again() {
     const BODIES: usize = 3;
     const BODY_BYTES: usize = 6 * MIB;
     // Each stream may fill its node alone, so that one keeps the other out.
-    let limited = DatanodeOptions {
-        write_bytes_per_stream_max: 5 * MIB,
-        write_bytes_max: 5 * MIB,
-        ..Default::default()
-    };
+    let limited = DatanodeOptions { memory_bytes_max: 4 * 5 * MIB, ..Default::default() };
     let cluster = Cluster::start_with(limited).await;
     cluster.all_pipelines_led().await;
     cluster.all_caught_up().await;

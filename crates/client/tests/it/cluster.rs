@@ -8,6 +8,7 @@ use om::{Om, OmOptions};
 use proto::om::KeyAttributes;
 use raft::{AddressBook, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
+use rpc::Local;
 use scm::{Scm, ScmOptions};
 use statedb::DbOptions;
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tonic::service::RoutesBuilder;
+use tonic::service::{Routes, RoutesBuilder};
 use types::{ContainerId, NodeId, PipelineId, SystemClock};
 
 /// The time within which whatever is waited for happens, or the test fails.
@@ -29,12 +30,14 @@ struct Metadata {
     om: Om,
     host: RaftHost,
     server: JoinHandle<()>,
+    routes: Routes,
 }
 
 pub(crate) struct Node {
     pub(crate) datanode: Datanode,
     pub(crate) host: RaftHost,
     server: JoinHandle<()>,
+    routes: Routes,
     pub(crate) address: String,
 }
 
@@ -54,8 +57,8 @@ fn db() -> DbOptions {
     DbOptions { block_cache_bytes: 4 << 20, write_buffer_bytes: 4 << 20, ..DbOptions::default() }
 }
 
-fn serve(listener: TcpListener, routes: RoutesBuilder) -> JoinHandle<()> {
-    tokio::spawn(rpc::serve(listener, routes.routes(), std::future::pending()))
+fn serve(listener: TcpListener, routes: Routes) -> JoinHandle<()> {
+    tokio::spawn(rpc::serve(listener, routes, std::future::pending()))
 }
 
 impl Metadata {
@@ -85,7 +88,8 @@ impl Metadata {
         host.add_to(&mut routes);
         scm.add_to(&mut routes);
         om.add_to(&mut routes);
-        (Metadata { scm, om, host, server: serve(listener, routes) }, address)
+        let routes = routes.routes();
+        (Metadata { scm, om, host, server: serve(listener, routes.clone()), routes }, address)
     }
 }
 
@@ -107,7 +111,8 @@ impl Node {
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         datanode.add_to(&mut routes);
-        Node { datanode, host, server: serve(listener, routes), address }
+        let routes = routes.routes();
+        Node { datanode, host, server: serve(listener, routes.clone()), routes, address }
     }
 
     /// Stops serving at once, then everything else: to the others it is gone.
@@ -143,6 +148,14 @@ impl Cluster {
 
     pub(crate) fn client_options(&self) -> ClientOptions {
         options_for(&self.metadata_address)
+    }
+
+    /// The services of all, for a client that is in the same process.
+    pub(crate) fn local(&self) -> Local {
+        let local = Local::default();
+        local.open(&self.metadata_address, self.metadata.routes.clone());
+        self.nodes.iter().for_each(|node| local.open(&node.address, node.routes.clone()));
+        local
     }
 
     /// Waits until every pipeline has a leader that SCM has told of.

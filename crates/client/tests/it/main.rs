@@ -6,6 +6,7 @@ mod busy;
 mod checksums;
 mod cluster;
 mod failover;
+mod local;
 mod memory;
 mod namespace;
 mod repeats;

@@ -38,16 +38,6 @@ pub(crate) struct Index {
     in_memory: bool,
 }
 
-/// A block as readers see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BlockInfo {
-    pub length: u64,
-    /// Also when its container is closed: then nothing can be added any more.
-    pub sealed: bool,
-    pub chunks: u32,
-    pub nonce: Nonce,
-}
-
 /// A chunk of a block: `offset..offset + place.body_bytes` of the block is the body of the record at `place`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -119,9 +109,8 @@ impl Index {
     }
 
     /// Whether all there is of a container up to an entry of its pipeline is in this index, and known to be
-    /// committed.
-    pub(crate) fn has_applied(&self, container: ContainerId, index: LogIndex) -> anyhow::Result<bool> {
-        let Some(record) = self.container(container)? else { return Ok(false) };
+    /// committed. The record is the container's.
+    pub(crate) fn has_applied(&self, record: &ContainerRecord, index: LogIndex) -> anyhow::Result<bool> {
         Ok(match record.state {
             ContainerState::Closed => true,
             // What it has beyond may never have been: others may have acknowledged something else in its
@@ -155,12 +144,18 @@ impl Index {
         Ok(self.container(container)?.map(|record| record.pipeline))
     }
 
-    pub(crate) fn block(&self, block: BlockId) -> anyhow::Result<Option<BlockInfo>> {
+    /// A block, and the chunks that hold the beginning of `range`, at most `count_max`; none if it does not
+    /// have that range. Of most blocks that is one row.
+    pub(crate) fn find(
+        &self,
+        block: BlockId,
+        range: Range<u64>,
+        count_max: usize,
+    ) -> anyhow::Result<Option<(BlockRecord, Vec<Piece>)>> {
         let Some(record) = self.block_record(block)? else { return Ok(None) };
-        let container = self.container(block.container)?;
-        let closed = container.is_some_and(|container| container.state.is_over());
-        let BlockRecord { length, sealed, chunks, nonce, .. } = record;
-        Ok(Some(BlockInfo { length, sealed: sealed || closed, chunks, nonce }))
+        let has_range = !range.is_empty() && range.end <= record.length;
+        let pieces = if has_range { self.pieces_of(block, &record, range, count_max)? } else { Vec::new() };
+        Ok(Some((record, pieces)))
     }
 
     /// The chunks that hold `range` of a block, in order, from the one its start lies in; at most
@@ -172,10 +167,20 @@ impl Index {
         range: Range<u64>,
         count_max: usize,
     ) -> anyhow::Result<Vec<Piece>> {
-        let mut pieces: Vec<Piece> = Vec::new();
-        let mut at = range.start;
         let record =
             self.block_record(block)?.with_context(|| format!("block {block} is not in the index"))?;
+        self.pieces_of(block, &record, range, count_max)
+    }
+
+    fn pieces_of(
+        &self,
+        block: BlockId,
+        record: &BlockRecord,
+        range: Range<u64>,
+        count_max: usize,
+    ) -> anyhow::Result<Vec<Piece>> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut at = range.start;
         let first = Piece { offset: 0, place: record.first.in_container(block.container) };
         if at < first.end() {
             pieces.push(first);
@@ -184,8 +189,7 @@ impl Index {
         if at >= range.end {
             return Ok(pieces);
         }
-        ensure!(!self.in_memory, "chunks after a block's first are not looked up in memory");
-        let mut rows = self.db.rocks().raw_iterator();
+        let mut rows = self.db.rocks().raw_iterator_opt(self.read_options());
         rows.seek_for_prev(keys::chunk(block, at));
         while at < range.end && pieces.len() < count_max {
             rows.status().context("read the chunks of a block")?;
@@ -253,18 +257,24 @@ impl Index {
     }
 
     fn get<T>(&self, key: &[u8], decode: impl Fn(&[u8]) -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+        let options = self.read_options();
+        let value = self.db.rocks().get_pinned_opt(key, &options).context("read the block index")?;
+        value.map(|value| decode(&value)).transpose()
+    }
+
+    fn read_options(&self) -> ReadOptions {
         let mut options = ReadOptions::default();
         if self.in_memory {
             options.set_read_tier(ReadTier::BlockCache);
         }
-        let value = self.db.rocks().get_pinned_opt(key, &options).context("read the block index")?;
-        value.map(|value| decode(&value)).transpose()
+        options
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use records::ChunkPlace;
     use statedb::DbOptions;
 
     /// A lookup in place must not wait for a disk, and must not take what it cannot see for what is not
@@ -289,5 +299,37 @@ mod tests {
         assert!(index.container(old).unwrap().is_some());
         assert!(in_memory.container(old).unwrap().is_some(), "it is in the cache");
         assert!(in_memory.container(none).unwrap().is_none());
+    }
+
+    /// The same of rows that are gone through: one that ended where the cache does would have less of a block.
+    #[test]
+    fn chunks_are_found_in_memory_or_the_disk_has_to_be_asked() {
+        const CHUNKS: u64 = 20_000;
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Index::new(Arc::new(Db::open(dir.path(), &DbOptions::default()).unwrap()));
+        let block = BlockId { container: ContainerId(1), local: 9 };
+        let place = |nth: u64| ChunkPlace { segment: 0, offset: nth * 64, body_bytes: 10 };
+        let mut batch = WriteBatch::default();
+        let (length, chunks, nonce) = (CHUNKS * 10, CHUNKS as u32, Nonce(1));
+        let record = BlockRecord { sealed: true, chunks, length, first: place(0), nonce };
+        batch.put(keys::block(block), record.encode());
+        for nth in 1..CHUNKS {
+            let row = ChunkRecord { seq: nth as u32, place: place(nth) };
+            batch.put(keys::chunk(block, nth * 10), row.encode());
+        }
+        open().db.write(batch).unwrap();
+        let index = open();
+        let find = |index: &Index, range: Range<u64>| index.find(block, range, usize::MAX);
+        let counted =
+            |found: anyhow::Result<Option<(BlockRecord, Vec<Piece>)>>| found.unwrap().unwrap().1.len();
+        find(&index.in_memory(), 0..5).map(drop).expect_err("nothing was read yet");
+        assert_eq!(counted(find(&index, 0..5)), 1);
+        assert_eq!(counted(find(&index.in_memory(), 0..5)), 1);
+        find(&index.in_memory(), 0..length).map(drop).expect_err("only the first of its chunks was read");
+        assert_eq!(counted(find(&index, 0..length / 2)), CHUNKS as usize / 2);
+        find(&index.in_memory(), 0..length).map(drop).expect_err("half of its chunks were read");
+        assert_eq!(counted(find(&index, 0..length)), CHUNKS as usize);
+        assert_eq!(counted(find(&index.in_memory(), 0..length)), CHUNKS as usize);
+        assert_eq!(counted(find(&index.in_memory(), 0..length + 1)), 0, "it does not have that range");
     }
 }

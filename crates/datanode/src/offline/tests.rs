@@ -408,8 +408,9 @@ async fn what_cannot_be_recreated_is_said() {
     assert_eq!(log_of().await, RebuiltLog::Gone);
     // All there is can be looked at. That it was committed nobody says.
     let index = left.index();
-    assert!(index.block(BlockId { container: SECOND, local: 9 }).unwrap().is_some());
-    assert!(!index.has_applied(SECOND, LogIndex(2)).unwrap());
+    assert!(index.block_record(BlockId { container: SECOND, local: 9 }).unwrap().is_some());
+    let second = index.container(SECOND).unwrap().unwrap();
+    assert!(!index.has_applied(&second, LogIndex(2)).unwrap());
     drop(index);
     left.check(&[]).await;
 }

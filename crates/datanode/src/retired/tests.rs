@@ -106,7 +106,11 @@ impl Retired {
 
     /// The containers, and how far each, that are served to readers who say how much they know.
     fn served(&self) -> BTreeSet<(ContainerId, u64)> {
-        let serves = |container, at| self.disk.index.has_applied(container, LogIndex(at)).unwrap();
+        let index = &self.disk.index;
+        let serves = |container, at| {
+            let record = index.container(container).unwrap();
+            record.is_some_and(|record| index.has_applied(&record, LogIndex(at)).unwrap())
+        };
         let asked = [FIRST, SECOND].into_iter().flat_map(|container| (1..20).map(move |at| (container, at)));
         asked.filter(|&(container, at)| serves(container, at)).collect()
     }
@@ -260,7 +264,7 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
         let first = retired.record(FIRST).unwrap();
         assert_eq!((first.state, first.last), (ContainerState::QuasiClosed, Some(id(6))));
         // What is not known to be committed is answered by those who know.
-        let serves = |index| retired.disk.index.has_applied(FIRST, index).unwrap();
+        let serves = |index| retired.disk.index.has_applied(&first, index).unwrap();
         assert!(first.committed < LogIndex(6), "{first:?}");
         assert!(serves(first.committed) && !serves(first.committed.next()));
         let second = retired.record(SECOND).unwrap();

@@ -160,7 +160,7 @@ async fn deletions_that_were_begun_are_finished() {
         let read = async || disk.space.read_body(OWNERS_DIR, places[0], 0..300_000).await;
         assert!(read().await.is_ok(), "no hole yet");
         scrubber.pass().await.unwrap();
-        assert_eq!(disk.index.block(block).unwrap(), None);
+        assert_eq!(disk.index.block_record(block).unwrap(), None);
         assert!(matches!(read().await, Err(ReadError::Damaged { .. })), "a hole");
         assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
         let rest = disk.index.container(FIRST).unwrap().unwrap();

@@ -1,15 +1,18 @@
 //! The datanode's gRPC service.
 
 mod blocks;
+mod body_memory;
 mod data_server;
 mod discards;
 mod fetch;
 mod read;
+mod read_counts;
 mod read_memory;
 mod served;
 mod write;
 
 pub(crate) use blocks::Listings;
+pub(crate) use body_memory::BodyMemory;
 use data_server::DataServer;
 use futures::Stream;
 use proto::datanode::datanode_server::Datanode;
@@ -19,6 +22,7 @@ use proto::datanode::{
     ReadRequest, WriteAck, WriteChunk,
 };
 use proto::{ClusterGuard, Guarded};
+pub(crate) use read_counts::ReadCounts;
 pub(crate) use read_memory::ReadMemory;
 use read_memory::Taken;
 pub(crate) use served::Served;
@@ -44,6 +48,14 @@ impl Service {
         &self.served.read_memory
     }
 
+    pub(crate) fn body_memory(&self) -> &BodyMemory {
+        &self.served.body_memory
+    }
+
+    pub(crate) fn reads(&self) -> &ReadCounts {
+        &self.served.reads
+    }
+
     pub(crate) fn into_server(self) -> Guarded<DataServer> {
         let disks = self.served.disks.clone();
         ClusterGuard::new(move || disks.cluster()).in_front_of(DataServer::new(self))
@@ -60,13 +72,14 @@ impl Service {
     }
 
     async fn send_block(&self, request: ReadRequest) -> Result<Taken<ReadChunk>, Status> {
-        let read = read::prepare(&self.served, request).await?;
         let (chunks, taken) = Taken::channel();
-        if let Some(whole) = read.at_once().await {
-            let _ = chunks.try_send(Ok(whole?)); // there is a place, and somebody listens
-            return Ok(taken);
+        if let Some((first, rest)) = read::begin(&self.served, request).await? {
+            let _ = chunks.try_send(Ok(first)); // there is a place, and somebody listens
+            // Most reads are of small objects, and need no task that sends.
+            if rest.is_left() {
+                self.served.workers.spawn_until_stop(rest.run(chunks));
+            }
         }
-        self.served.workers.spawn_until_stop(read.run(chunks));
         Ok(taken)
     }
 }

@@ -1,10 +1,11 @@
 //! Reading a range of a block, from whatever replica is asked.
 
-use super::Served;
 use super::read_memory::{ReadMemory, Roomy};
+use super::{ReadCounts, Served};
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::{BlockInfo, Index, Piece};
+use crate::index::records::{BlockRecord, ContainerRecord};
+use crate::index::{Index, Piece};
 use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
 use crate::repeats::chunk_in;
@@ -21,7 +22,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{error, info, warn};
-use types::{BlockId, BlockName, ContainerId, LogIndex, Nonce, PipelineId};
+use types::{BlockId, BlockName, ContainerId, LogIndex, Nonce};
 
 /// Places looked up in the index at once.
 const PIECES_MAX: usize = 64;
@@ -34,38 +35,53 @@ pub(super) struct Read {
     block: BlockId,
     /// That of the block that was found.
     nonce: Nonce,
+    /// What is yet to be read.
     range: Range<u64>,
     /// The places of its first bytes.
-    first: Vec<Piece>,
+    pieces: VecDeque<Piece>,
     memory: ReadMemory,
+    counts: Arc<ReadCounts>,
     /// The most bytes that its reader wants in one message.
     message_bytes_max: u32,
 }
 
-/// Finds the block, once this replica knows as much as the reader does.
-pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Read, Failure> {
+/// Finds the block, once this replica knows as much as the reader does, and reads the first message. What is
+/// in memory is found and read by whoever calls this: up to a chunk of a block, that is all that is read.
+/// `None` for an empty range.
+pub(super) async fn begin(served: &Served, request: ReadRequest) -> Result<Option<(Message, Read)>, Failure> {
+    let first = async {
+        let mut read = prepare(served, request).await?;
+        Ok(read.next().await?.map(|message| (message, read)))
+    };
+    served.reads.count(first).await
+}
+
+async fn prepare(served: &Served, request: ReadRequest) -> Result<Read, Failure> {
     let block = parse_block(request.block.as_ref())?;
     let range = request.offset..request.offset.saturating_add(request.length);
-    let (disk, (info, first)) = match find_at_once(served, block, &range, request.commit_index).await? {
+    let (disk, (record, pieces)) = match find_at_once(served, block, &range, request.commit_index).await? {
         Some(found) => found,
         None => find_waiting(served, block, &range, request.commit_index).await?,
     };
-    if range.end > info.length {
+    if range.end > record.length {
         let ReadRequest { offset, length, .. } = request;
-        let message =
-            format!("{length} bytes from {offset} of block {block} are more than its {} bytes", info.length);
+        let message = format!(
+            "{length} bytes from {offset} of block {block} are more than its {} bytes",
+            record.length
+        );
         return Err(Failure::invalid(message));
     }
     let message_bytes_max = match request.message_bytes_max {
         0 => u32::MAX,
         bytes => bytes,
     };
-    let (block, nonce, memory) = (block.id(), info.nonce, served.read_memory.clone());
-    Ok(Read { disk, block, nonce, range, first, memory, message_bytes_max })
+    let (memory, counts) = (served.read_memory.clone(), served.reads.clone());
+    let (block, nonce, pieces) = (block.id(), record.nonce, pieces.into());
+    Ok(Read { disk, block, nonce, range, pieces, memory, counts, message_bytes_max })
 }
 
 /// A block, and the places of the first bytes that are asked for.
-type Found = (BlockInfo, Vec<Piece>);
+type Found = (BlockRecord, Vec<Piece>);
 
 /// The block, where nothing has to be waited for: in place, or in one step on a thread that may block.
 /// `None`: look again, step by step.
@@ -75,9 +91,9 @@ async fn find_at_once(
     range: &Range<u64>,
     commit_index: u64,
 ) -> Result<Option<(Arc<DatanodeDisk>, Found)>, Failure> {
-    let in_memory = served.disks.holding_in_memory(block.container).and_then(|(disk, pipeline)| {
+    let in_memory = served.disks.holding_in_memory(block.container).and_then(|(disk, container)| {
         let index = disk.index.in_memory();
-        let found = look_if_applied(&index, &served.pipelines, pipeline, block, range, commit_index);
+        let found = look_if_applied(&index, &served.pipelines, &container, block, range, commit_index);
         Some((disk, Some(found.ok()???)))
     });
     if let Some((disk, found)) = in_memory {
@@ -85,8 +101,8 @@ async fn find_at_once(
     }
     let (disks, pipelines, range) = (served.disks.clone(), served.pipelines.clone(), range.clone());
     let found = blocking(move || {
-        let Some((disk, pipeline)) = disks.holding(block.container)? else { return Ok(None) };
-        let found = look_if_applied(&disk.index, &pipelines, pipeline, block, &range, commit_index)?;
+        let Some((disk, container)) = disks.holding(block.container)? else { return Ok(None) };
+        let found = look_if_applied(&disk.index, &pipelines, &container, block, &range, commit_index)?;
         Ok(found.map(|found| (disk.clone(), found)))
     });
     // Whatever is wrong comes up again where it is told apart.
@@ -95,22 +111,22 @@ async fn find_at_once(
     Ok(Some((disk, found)))
 }
 
-/// Looks the block up as [`look_up`] does, if enough is applied. `None`: this replica has not applied what
-/// the reader knows of.
+/// Looks the block up, whatever has its number, if enough is applied. `None`: this replica has not applied
+/// what the reader knows of.
 fn look_if_applied(
     index: &Index,
     pipelines: &Pipelines,
-    pipeline: PipelineId,
+    container: &ContainerRecord,
     block: BlockName,
     range: &Range<u64>,
     commit_index: u64,
 ) -> anyhow::Result<Option<Option<Found>>> {
     // Before the block is looked up, as one that waits does.
-    let has_applied = match pipelines.open(pipeline) {
+    let has_applied = match pipelines.open(container.pipeline) {
         Some(open) => commit_index == 0 || open.group.has_applied(LogIndex(commit_index)),
-        None => index.has_applied(block.container, of_an_ended_pipeline(commit_index))?,
+        None => index.has_applied(container, of_an_ended_pipeline(commit_index))?,
     };
-    has_applied.then(|| look_up(index, block.id(), range.clone())).transpose()
+    has_applied.then(|| index.find(block.id(), range.clone(), PIECES_MAX)).transpose()
 }
 
 async fn find_waiting(
@@ -119,11 +135,11 @@ async fn find_waiting(
     range: &Range<u64>,
     commit_index: u64,
 ) -> Result<(Arc<DatanodeDisk>, Found), Failure> {
-    let (disk, pipeline) = match served.find_container(block.container).await? {
+    let (disk, container) = match served.find_container(block.container).await? {
         Some(found) => found,
         None => await_container(served, block.container, commit_index).await?,
     };
-    wait_applied(served, &disk, block.id(), pipeline, LogIndex(commit_index)).await?;
+    wait_applied(served, &disk, container, LogIndex(commit_index)).await?;
     let found = find_block(&disk, block, range.clone(), commit_index).await?;
     Ok((disk, found))
 }
@@ -131,28 +147,26 @@ async fn find_waiting(
 pub(super) async fn head(served: &Served, request: HeadRequest) -> Result<HeadResponse, Failure> {
     let block = parse_block(request.block.as_ref())?;
     let found = served.find_container(block.container).await?;
-    let (disk, pipeline) = found.ok_or_else(|| not_here(block.container))?;
-    wait_applied(served, &disk, block.id(), pipeline, LogIndex(0)).await?;
-    let (BlockInfo { length, sealed, chunks, .. }, _) = find_block(&disk, block, 0..0, 0).await?;
-    Ok(HeadResponse { length, sealed, chunks })
+    let (disk, container) = found.ok_or_else(|| not_here(block.container))?;
+    wait_applied(served, &disk, container, LogIndex(0)).await?;
+    let (BlockRecord { length, sealed, chunks, .. }, _) = find_block(&disk, block, 0..0, 0).await?;
+    // Nothing is added to a block of a container that is over.
+    Ok(HeadResponse { length, sealed: sealed || container.state.is_over(), chunks })
 }
 
 impl Read {
-    /// The whole range, where one message holds it: most reads are of small objects, and need no task that
-    /// sends.
-    pub(super) async fn at_once(&self) -> Option<Result<Message, Failure>> {
-        let [piece] = &self.first[..] else { return None };
-        let part = next_part(piece, &self.range, self.message_bytes());
-        let is_all = u64::from(part.end - part.start) == self.range.end - self.range.start;
-        if is_all { Some(self.read_part(piece, part).await) } else { None }
+    /// Whether there is more to be read.
+    pub(super) fn is_left(&self) -> bool {
+        !self.range.is_empty()
     }
 
-    /// Sends the range, message by message, as quickly as the receiver takes it. An error ends it.
+    /// Sends what is left of the range, message by message, as quickly as the receiver takes it. An error ends
+    /// it.
     pub(super) async fn run(mut self, messages: Sender<Result<Message, Status>>) {
-        let mut pieces = VecDeque::from(std::mem::take(&mut self.first));
+        let counts = self.counts.clone();
         // Only when the one before is on its way: what waits here takes memory.
         while let Ok(place) = messages.reserve().await {
-            match self.next(&mut pieces).await {
+            match counts.count(self.next()).await {
                 Ok(Some(message)) => place.send(Ok(message)),
                 Ok(None) => return,
                 Err(failure) => return place.send(Err(failure.into())),
@@ -160,20 +174,20 @@ impl Read {
         }
     }
 
-    /// The next message, after which the range begins later. `pieces` are the places that are known of it.
-    async fn next(&mut self, pieces: &mut VecDeque<Piece>) -> Result<Option<Message>, Failure> {
+    /// The next message, after which the range begins later.
+    async fn next(&mut self) -> Result<Option<Message>, Failure> {
         if self.range.is_empty() {
             return Ok(None);
         }
-        if pieces.is_empty() {
-            pieces.extend(self.pieces(self.range.start).await?);
+        if self.pieces.is_empty() {
+            self.pieces = self.look_up_pieces().await?.into();
         }
-        let Some(piece) = pieces.front() else { return Err(not_found(self.block, Retry::Elsewhere)) };
+        let Some(piece) = self.pieces.front() else { return Err(not_found(self.block, Retry::Elsewhere)) };
         let part = next_part(piece, &self.range, self.message_bytes());
         let message = self.read_part(piece, part.clone()).await?;
         self.range.start += u64::from(part.end - part.start);
         if self.range.start >= piece.end() {
-            pieces.pop_front();
+            self.pieces.pop_front();
         }
         Ok(Some(message))
     }
@@ -182,13 +196,14 @@ impl Read {
         self.memory.message_bytes(self.message_bytes_max)
     }
 
-    async fn pieces(&self, at: u64) -> Result<Vec<Piece>, Failure> {
-        let (block, range) = (self.block, at..self.range.end);
-        self.disk
-            .index
-            .with(move |index| index.pieces(block, range, PIECES_MAX))
-            .await
-            .map_err(|failure| self.broken_index(&failure))
+    /// The places of what comes next: in place, where the index has them in memory.
+    async fn look_up_pieces(&self) -> Result<Vec<Piece>, Failure> {
+        let (block, range) = (self.block, self.range.clone());
+        if let Ok(pieces) = self.disk.index.in_memory().pieces(block, range.clone(), PIECES_MAX) {
+            return Ok(pieces);
+        }
+        let pieces = self.disk.index.with(move |index| index.pieces(block, range, PIECES_MAX)).await;
+        pieces.map_err(|failure| self.broken_index(&failure))
     }
 
     async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<Message, Failure> {
@@ -236,10 +251,10 @@ impl Read {
     /// The same bytes of the block, in the place that the index has for them by now.
     async fn look_again(&self, piece: &Piece) -> Result<Piece, Failure> {
         let (block, range) = (self.block, piece.offset..piece.offset + 1);
-        let found = self.disk.index.with(move |index| look_up(index, block, range)).await;
+        let found = self.disk.index.with(move |index| index.find(block, range, PIECES_MAX)).await;
         let found = found.map_err(|failure| self.broken_index(&failure))?;
         // What was deleted since its places were looked up reads as zeros, and nothing is wrong with that.
-        let found = found.filter(|(info, _)| info.nonce == self.nonce);
+        let found = found.filter(|(record, _)| record.nonce == self.nonce);
         let (_, pieces) = found.ok_or_else(|| not_found(block, Retry::Elsewhere))?;
         let is_same = |now: &Piece| (now.offset, now.end()) == (piece.offset, piece.end());
         pieces.into_iter().find(is_same).ok_or_else(|| not_found(block, Retry::Elsewhere))
@@ -284,7 +299,7 @@ async fn await_container(
     served: &Served,
     container: ContainerId,
     commit_index: u64,
-) -> Result<(Arc<DatanodeDisk>, PipelineId), Failure> {
+) -> Result<(Arc<DatanodeDisk>, ContainerRecord), Failure> {
     let deadline = Instant::now() + served.options.read_wait;
     while commit_index > 0 && served.pipelines.container_arrives(container, deadline).await {
         if let Some(found) = served.find_container(container).await? {
@@ -304,10 +319,10 @@ fn not_here(container: ContainerId) -> Failure {
 async fn wait_applied(
     served: &Served,
     disk: &DatanodeDisk,
-    block: BlockId,
-    pipeline: PipelineId,
+    container: ContainerRecord,
     index: LogIndex,
 ) -> Result<(), Failure> {
+    let pipeline = container.pipeline;
     let applied = match served.pipelines.open(pipeline) {
         Some(_) if index == LogIndex(0) => true,
         Some(pipeline) => match pipeline.group.wait_applied(index, served.options.read_wait).await {
@@ -316,7 +331,7 @@ async fn wait_applied(
         },
         None => {
             let index = of_an_ended_pipeline(index.0);
-            let applied = disk.index.with(move |of_disk| of_disk.has_applied(block.container, index)).await;
+            let applied = disk.index.with(move |of_disk| of_disk.has_applied(&container, index)).await;
             applied.unwrap_or_else(|failure| {
                 warn!(%pipeline, error = format!("{failure:#}"), "cannot tell how far a pipeline is applied");
                 false
@@ -346,17 +361,8 @@ async fn find_block(
     commit_index: u64,
 ) -> Result<Found, Failure> {
     let block = name.id();
-    let found = disk.index.with(move |index| look_up(index, block, range)).await;
+    let found = disk.index.with(move |index| index.find(block, range, PIECES_MAX)).await;
     named(disk, name, commit_index, found)
-}
-
-/// Looks up whatever has the block's number, and where the first bytes of `range` are, if it has that range.
-/// Blocks.
-fn look_up(index: &Index, block: BlockId, range: Range<u64>) -> anyhow::Result<Option<Found>> {
-    let Some(info) = index.block(block)? else { return Ok(None) };
-    let has_range = !range.is_empty() && range.end <= info.length;
-    let pieces = if has_range { index.pieces(block, range, PIECES_MAX)? } else { Vec::new() };
-    Ok(Some((info, pieces)))
 }
 
 /// Answers what was found, if it is the block of that name.
@@ -407,7 +413,7 @@ mod tests {
     use super::*;
     use crate::compaction::tests::{compacted, delete, open};
     use crate::offline::tests::{FIRST, Left, SMALL_BYTES, bytes_of};
-    use raftlog::Place;
+    use raftlog::{Place, SharedMemory};
     use std::time::Duration;
     use types::OwnerId;
 
@@ -417,29 +423,32 @@ mod tests {
         let disk = open(&left).await;
         let find = |local| {
             let (block, range) = (BlockId { container: FIRST, local }, 0..SMALL_BYTES as u64);
-            let (info, first) = look_up(&disk.index, block, range.clone()).unwrap().unwrap();
-            let memory = ReadMemory::new(8 << 20, Duration::from_secs(60));
-            let nonce = info.nonce;
-            Read { disk: disk.clone(), block, nonce, range, first, memory, message_bytes_max: u32::MAX }
+            let (record, pieces) = disk.index.find(block, range.clone(), PIECES_MAX).unwrap().unwrap();
+            let memory = ReadMemory::new(8 << 20, SharedMemory::new(0), Duration::from_secs(60));
+            let (nonce, pieces, counts) = (record.nonce, pieces.into(), Arc::default());
+            let (disk, message_bytes_max) = (disk.clone(), u32::MAX);
+            Read { disk, block, nonce, range, pieces, memory, counts, message_bytes_max }
         };
-        let (stays, goes) = (find(60), find(20));
+        let (mut stays, mut goes) = (find(60), find(20));
         delete(&disk, 10..50).await;
         compacted(&disk).await.unwrap().unwrap();
-        let old = disk.space.read_body(OWNERS_DIR, stays.first[0].place, 0..9).await;
+        let old = disk.space.read_body(OWNERS_DIR, stays.pieces[0].place, 0..9).await;
         assert!(matches!(old, Err(ReadError::NotFound { .. })), "{old:?}");
-        let Some(Ok(Roomy(read, _))) = stays.at_once().await else { panic!("it is there") };
+        let Roomy(read, _) = stays.next().await.unwrap().expect("it is there");
+        assert!(!stays.is_left());
         assert_eq!(read.data[..], bytes_of(60));
-        let gone = goes.at_once().await.unwrap().map(drop).unwrap_err();
+        let gone = goes.next().await.map(drop).unwrap_err();
         assert_eq!(gone.code, Code::NotFound, "{gone}");
 
         // Another block's record stands where this one was, as in a replica that was copied here meanwhile.
         let (mut stale, other) = (find(60), find(61));
-        stale.first = other.first.clone();
-        let Some(Ok(Roomy(read, _))) = stale.at_once().await else { panic!("it is there") };
+        stale.pieces = other.pieces.clone();
+        let Roomy(read, _) = stale.next().await.unwrap().expect("it is there");
         assert_eq!(read.data[..], bytes_of(60));
         // So does what begins no record.
-        stale.first[0].place.offset += 8;
-        let Some(Ok(Roomy(read, _))) = stale.at_once().await else { panic!("it is there") };
+        let mut stale = find(60);
+        stale.pieces[0].place.offset += 8;
+        let Roomy(read, _) = stale.next().await.unwrap().expect("it is there");
         assert_eq!(read.data[..], bytes_of(60));
         assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
     }

@@ -7,6 +7,7 @@
 
 use metrics::Counter;
 use proto::{Code, Failure, Retry};
+use raftlog::{Held, SharedMemory};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -26,19 +27,23 @@ pub(crate) struct ReadMemory {
     all: usize,
     wait: Duration,
     refused: Arc<Counter>,
+    shared: SharedMemory,
 }
 
 /// The memory that one message takes, until it is dropped.
-pub(super) struct Room(#[allow(dead_code, reason = "it is given back when dropped")] OwnedSemaphorePermit);
+pub(super) struct Room {
+    _of_reads: OwnedSemaphorePermit,
+    _of_all: Held,
+}
 
 /// Something to be sent, and its room.
 pub(super) struct Roomy<T>(pub T, pub Room);
 
 impl ReadMemory {
-    /// A limit of `bytes`; who finds no room for `wait` is sent elsewhere.
-    pub(crate) fn new(bytes: usize, wait: Duration) -> ReadMemory {
+    /// A limit of `bytes`, which is a part of `shared`; who finds no room for `wait` is sent elsewhere.
+    pub(crate) fn new(bytes: usize, shared: SharedMemory, wait: Duration) -> ReadMemory {
         let all = (bytes / CRC_CHUNK_BYTES).clamp(1, Semaphore::MAX_PERMITS);
-        ReadMemory { free: Arc::new(Semaphore::new(all)), all, wait, refused: Arc::default() }
+        ReadMemory { free: Arc::new(Semaphore::new(all)), all, wait, refused: Arc::default(), shared }
     }
 
     /// The size of the next message of whoever reads now, and wants at most so much at once.
@@ -50,9 +55,13 @@ impl ReadMemory {
 
     /// Room for a message of at most [`ReadMemory::message_bytes`].
     pub(super) async fn room(&self, bytes: u32) -> Result<Room, Failure> {
-        let room = self.free.clone().acquire_many_owned(bytes.div_ceil(SMALL_BYTES));
+        let units = bytes.div_ceil(SMALL_BYTES);
+        let room = self.free.clone().acquire_many_owned(units);
         match tokio::time::timeout(self.wait, room).await {
-            Ok(room) => Ok(Room(room.expect("it is never closed"))),
+            Ok(room) => {
+                let held = self.shared.hold(units as usize * CRC_CHUNK_BYTES);
+                Ok(Room { _of_reads: room.expect("it is never closed"), _of_all: held })
+            }
             Err(_) => {
                 self.refused.count();
                 let why = "this node's memory for reading is taken by readers who take nothing; try another";
@@ -65,12 +74,8 @@ impl ReadMemory {
         self.refused.get()
     }
 
-    pub(crate) fn bytes_max(&self) -> u64 {
-        (self.all * CRC_CHUNK_BYTES) as u64
-    }
-
-    pub(crate) fn bytes_in_use(&self) -> u64 {
-        ((self.all - self.free.available_permits()) * CRC_CHUNK_BYTES) as u64
+    pub(crate) fn bytes_in_use(&self) -> usize {
+        (self.all - self.free.available_permits()) * CRC_CHUNK_BYTES
     }
 }
 
@@ -113,24 +118,24 @@ mod tests {
 
     #[tokio::test]
     async fn messages_are_small_once_half_of_the_memory_is_taken() {
-        let memory = ReadMemory::new(8 * MIB, Duration::from_secs(1));
+        let memory = ReadMemory::new(8 * MIB, SharedMemory::new(0), Duration::from_secs(1));
         let mut taken = Vec::new();
         assert_eq!(memory.message_bytes(LARGE_BYTES - 1), SMALL_BYTES, "as its reader wants");
         while memory.message_bytes(u32::MAX) == LARGE_BYTES {
             taken.push(memory.room(LARGE_BYTES).await.unwrap());
         }
-        assert_eq!((taken.len(), memory.bytes_in_use()), (4, 4 * MIB as u64));
+        assert_eq!((taken.len(), memory.bytes_in_use()), (4, 4 * MIB));
         for _ in 0..4 * MIB / CRC_CHUNK_BYTES {
             taken.push(
                 memory.room(memory.message_bytes(u32::MAX)).now_or_never().expect("there is room").unwrap(),
             );
         }
-        assert_eq!(memory.bytes_in_use(), 8 * MIB as u64);
+        assert_eq!(memory.bytes_in_use(), 8 * MIB);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_room_is_sent_elsewhere_or_waits_for_it() {
-        let memory = ReadMemory::new(CRC_CHUNK_BYTES, Duration::from_secs(1));
+        let memory = ReadMemory::new(CRC_CHUNK_BYTES, SharedMemory::new(0), Duration::from_secs(1));
         let room = memory.room(1).await.unwrap();
         let refused = memory.room(1).await.err().expect("there is no room");
         assert_eq!((refused.code, refused.retry), (Code::Busy, Retry::Elsewhere));
@@ -142,9 +147,9 @@ mod tests {
     /// gRPC has passed a message on when it asks for the next.
     #[tokio::test]
     async fn a_message_has_its_room_until_the_next_is_asked_for() {
-        let memory = ReadMemory::new(4 * CRC_CHUNK_BYTES, Duration::from_secs(1));
+        let memory = ReadMemory::new(4 * CRC_CHUNK_BYTES, SharedMemory::new(0), Duration::from_secs(1));
         let (sender, mut taken) = Taken::channel();
-        let in_use = || memory.bytes_in_use() as usize / CRC_CHUNK_BYTES;
+        let in_use = || memory.bytes_in_use() / CRC_CHUNK_BYTES;
         for message in 1..=2 {
             let room = memory.room(1).await.unwrap();
             assert!(sender.send(Ok(Roomy(message, room))).await.is_ok());

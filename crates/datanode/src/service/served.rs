@@ -4,16 +4,16 @@ use crate::blocking::blocking;
 use crate::copies::Copies;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
+use crate::index::records::ContainerRecord;
 use crate::options::DatanodeOptions;
 use crate::pipelines::Pipelines;
-use crate::service::{Listings, ReadMemory};
+use crate::service::{BodyMemory, Listings, ReadCounts, ReadMemory};
 use crate::workers::Workers;
 use proto::{Code, Failure, Retry};
 use raft::AddressBook;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 use tracing::error;
-use types::{ContainerId, PipelineId};
+use types::ContainerId;
 
 #[derive(Clone)]
 pub(crate) struct Served {
@@ -22,23 +22,23 @@ pub(crate) struct Served {
     pub pipelines: Arc<Pipelines>,
     pub addresses: AddressBook,
     pub copies: Arc<Copies>,
-    /// Bytes all write streams may have under way.
-    pub write_bytes: Arc<Semaphore>,
+    pub body_memory: BodyMemory,
     pub read_memory: ReadMemory,
+    pub reads: Arc<ReadCounts>,
     pub listings: Listings,
     pub workers: Workers,
 }
 
 impl Served {
-    /// The disk that has a container, and the container's pipeline.
+    /// The disk that has a container, and what its index says of it.
     pub(super) async fn find_container(
         &self,
         container: ContainerId,
-    ) -> Result<Option<(Arc<DatanodeDisk>, PipelineId)>, Failure> {
+    ) -> Result<Option<(Arc<DatanodeDisk>, ContainerRecord)>, Failure> {
         let disks = self.disks.clone();
         let found = blocking(move || {
             let found = disks.holding(container)?;
-            Ok(found.map(|(disk, pipeline)| (disk.clone(), pipeline)))
+            Ok(found.map(|(disk, record)| (disk.clone(), record)))
         });
         found.await.map_err(|failure| {
             error!(%container, error = format!("{failure:#}"), "look up a container");

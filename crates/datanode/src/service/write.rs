@@ -5,6 +5,7 @@
 //! per pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
 
 use super::Served;
+use super::body_memory::BodyRoom;
 use crate::index::machine::answer_again;
 use crate::options::CHUNK_BYTES_MAX;
 use crate::pipeline::Pipeline;
@@ -72,7 +73,7 @@ struct Pending {
     all_by: Option<Instant>,
     group: Option<Group>,
     /// Room in the stream and in the node.
-    bytes: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    bytes: Option<(OwnedSemaphorePermit, BodyRoom)>,
 }
 
 enum Outcome {
@@ -84,7 +85,7 @@ enum Outcome {
 
 impl WriteStream {
     pub(super) fn new(served: Served, acks: Acks) -> WriteStream {
-        let stream_bytes_max = served.options.write_bytes_per_stream_max;
+        let stream_bytes_max = served.options.stream_bytes_max();
         let stream_bytes = Arc::new(Semaphore::new(stream_bytes_max));
         let (lanes, lane_tasks, failed, waited_for) = Default::default();
         WriteStream { served, stream_bytes, stream_bytes_max, acks, lanes, lane_tasks, failed, waited_for }
@@ -175,7 +176,7 @@ impl WriteStream {
         pipeline: &Pipeline,
         nonce: Nonce,
         chunk: WriteChunk,
-        bytes: &mut Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+        bytes: &mut Option<(OwnedSemaphorePermit, BodyRoom)>,
     ) -> Result<Outcome, Failure> {
         if let Some((refused, failure)) = self.failed.get(&nonce)
             && chunk.seq > *refused
@@ -229,16 +230,13 @@ impl WriteStream {
     }
 
     /// Waits for room in the stream, which makes its sender wait; asks for room in the node, which must not.
-    async fn reserve(
-        &self,
-        data_bytes: usize,
-    ) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Failure> {
+    async fn reserve(&self, data_bytes: usize) -> Result<(OwnedSemaphorePermit, BodyRoom), Failure> {
         let bytes = (data_bytes + CHUNK_OVERHEAD_BYTES).min(self.stream_bytes_max);
-        let bytes = u32::try_from(bytes).expect("validated: the limits fit in 32 bits");
+        let bytes = u32::try_from(bytes).expect("a chunk has some MiB at most");
         let stream = self.stream_bytes.clone().acquire_many_owned(bytes).await;
         let stream = stream.map_err(|_| Failure::internal("the stream's budget is closed"))?;
-        let Ok(node) = self.served.write_bytes.clone().try_acquire_many_owned(bytes) else {
-            let limit = self.served.options.write_bytes_max;
+        let Some(node) = self.served.body_memory.room(bytes) else {
+            let limit = self.served.body_memory.bytes_max();
             let message = format!("this node has {limit} bytes of chunks under way, its limit");
             return Err(Failure::new(Code::Busy, message));
         };

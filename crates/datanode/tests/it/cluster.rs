@@ -6,6 +6,7 @@ use disk::OpenDiskError;
 use flotilla_datanode::offline::OfflineDisk;
 use flotilla_datanode::{ContainerAllocator, Datanode, DatanodeOptions, PipelineOrder};
 use futures::future::BoxFuture;
+use metrics::Exposition;
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ReadRequest, WriteAck, WriteChunk};
 use proto::{Code, Failure, Retry, uuid_bytes};
@@ -163,6 +164,15 @@ impl Node {
         client
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX)
+    }
+
+    /// The value of a metric that is shown under this name, with its labels.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let mut exposition = Exposition::default();
+        self.datanode.expose(&mut exposition);
+        let text = exposition.finish();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
     }
 
     pub(crate) async fn write_stream(&self) -> WriteStream {

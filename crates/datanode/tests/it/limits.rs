@@ -63,8 +63,7 @@ async fn no_chunk_passes_one_that_was_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_with_too_much_under_way_says_busy() {
-    let limited =
-        DatanodeOptions { write_bytes_per_stream_max: 4 << 20, write_bytes_max: 4 << 20, ..options() };
+    let limited = DatanodeOptions { memory_bytes_max: 16 << 20, ..options() };
     let cluster = Cluster::start(limited).await;
     let leader = cluster.leader().await;
     // Followers are gone: nothing is committed, so the budget of the node stays taken.

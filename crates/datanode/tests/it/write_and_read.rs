@@ -207,7 +207,7 @@ async fn chunks_that_wait_for_all_replicas_hold_no_room() {
     const CHUNK_BYTES: usize = 1 << 20;
     const CHUNKS: u128 = 12;
     let limit = 4 * CHUNK_BYTES + 4096;
-    let limited = DatanodeOptions { write_bytes_per_stream_max: limit, write_bytes_max: limit, ..options() };
+    let limited = DatanodeOptions { memory_bytes_max: 4 * limit, ..options() };
     let cluster = Cluster::start(limited).await;
     let mut waiting = cluster.leader().await.write_stream().await;
     waiting.write(chunk(1, 0, 0, b"a leader is there", true)).await.unwrap();

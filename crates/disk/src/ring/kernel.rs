@@ -151,11 +151,12 @@ impl<T> Kernel<T> {
                     self.push(&[write]);
                 }
             }
-            Round::Read { file, offset, buffer, filled } => {
-                let rest = &mut buffer[*filled..];
-                let bytes = rest.len().min(READ_BYTES_MAX) as u32;
-                let read = opcode::Read::new(descriptor(file), rest.as_mut_ptr(), bytes)
-                    .offset(*offset + *filled as u64)
+            Round::Read { file, offset, bytes, buffer } => {
+                let filled = buffer.len();
+                let rest = buffer.spare_capacity_mut();
+                let bytes = (*bytes - filled).min(rest.len()).min(READ_BYTES_MAX) as u32;
+                let read = opcode::Read::new(descriptor(file), rest.as_mut_ptr().cast(), bytes)
+                    .offset(*offset + filled as u64)
                     .build();
                 self.push(&[read.user_data(first)]);
             }
@@ -223,8 +224,10 @@ impl<T> Kernel<T> {
             }
             slot.answers_missing -= 1;
             if slot.answers_missing == 0 {
-                let Slot { round, tag, mut answer, torn, .. } = self.slots[at].take().expect("seen just now");
+                let slot = self.slots[at].take().expect("seen just now");
+                let Slot { mut round, tag, mut answer, torn, .. } = slot;
                 self.free.push(at);
+                lengthen(&mut round, answer);
                 if torn && answer.sync.is_some_and(|result| result >= 0) {
                     answer.sync = Some(-libc::ECANCELED); // it may have come before the write
                 }
@@ -263,6 +266,19 @@ impl<T> Drop for Kernel<T> {
     }
 }
 
+/// What the kernel has written into a buffer's room belongs to it from here on.
+fn lengthen(round: &mut Round, answer: Answer) {
+    if let Round::Read { buffer, .. } = round
+        && let Ok(read) = usize::try_from(answer.first)
+    {
+        let room = buffer.capacity() - buffer.len();
+        assert!(read <= room, "the kernel read {read} bytes into room for {room}");
+        // SAFETY: the kernel says that it has written so many bytes behind those that were there, and there
+        // was room for them.
+        unsafe { buffer.set_len(buffer.len() + read) };
+    }
+}
+
 fn descriptor(file: &File) -> types::Fd {
     types::Fd(file.as_raw_fd())
 }
@@ -286,7 +302,7 @@ mod tests {
         let (empty, _other_end) = std::io::pipe().unwrap();
         let file = Arc::new(File::from(OwnedFd::from(empty)));
         let (tag, told) = oneshot::channel();
-        kernel.start(Round::Read { file, offset: 0, buffer: vec![0; 10], filled: 0 }, tag);
+        kernel.start(Round::Read { file, offset: 0, bytes: 10, buffer: Vec::with_capacity(10) }, tag);
         kernel.bell().ring();
         kernel.wait().unwrap();
         let no_ring = tempfile::tempfile().unwrap();

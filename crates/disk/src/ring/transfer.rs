@@ -22,12 +22,13 @@ pub(super) enum Round {
     Sync {
         file: Arc<File>,
     },
-    /// The bytes that are missing of the buffer.
+    /// What the buffer, which has room for it and is not zeroed, lacks of so many bytes. The kernel's side
+    /// lengthens it by what was read.
     Read {
         file: Arc<File>,
         offset: u64,
+        bytes: usize,
         buffer: Vec<u8>,
-        filled: usize,
     },
 }
 
@@ -79,7 +80,7 @@ impl Next {
         if bytes == 0 {
             return Next::Done(Bytes::new());
         }
-        Next::Ask(Round::Read { file, offset, buffer: vec![0; bytes], filled: 0 })
+        Next::Ask(Round::Read { file, offset, bytes, buffer: Vec::with_capacity(bytes) })
     }
 }
 
@@ -92,16 +93,9 @@ impl Round {
                 Err(None) => Next::Ask(Round::Sync { file }),
                 Err(Some(error)) => Next::Failed(Step::Sync, error),
             },
-            Round::Read { file, offset, mut buffer, filled } => match judge(answer.first) {
-                Ok(read) => {
-                    let filled = filled + read;
-                    if read == 0 || filled == buffer.len() {
-                        buffer.truncate(filled);
-                        return Next::Done(buffer.into());
-                    }
-                    Next::Ask(Round::Read { file, offset, buffer, filled })
-                }
-                Err(None) => Next::Ask(Round::Read { file, offset, buffer, filled }),
+            Round::Read { file, offset, bytes, buffer } => match judge(answer.first) {
+                Ok(read) if read == 0 || buffer.len() == bytes => Next::Done(buffer.into()),
+                Ok(_) | Err(None) => Next::Ask(Round::Read { file, offset, bytes, buffer }),
                 Err(Some(error)) => Next::Failed(Step::Read, error),
             },
         }
@@ -201,7 +195,7 @@ mod tests {
                 format!("write {bytes} at {}, sync {sync}", part.offset)
             }
             Next::Ask(Round::Sync { .. }) => "sync".to_owned(),
-            Next::Ask(Round::Read { filled, .. }) => format!("read after {filled}"),
+            Next::Ask(Round::Read { buffer, .. }) => format!("read after {}", buffer.len()),
             Next::Done(bytes) => format!("done {}", bytes.len()),
             Next::Refused(error) => format!("refused {:?}", error.kind()),
             Next::Failed(step, error) => format!("{step:?} {:?}", error.kind()),
@@ -240,11 +234,9 @@ mod tests {
 
     #[test]
     fn reads_end_at_the_end_of_the_file_only() {
-        let read = |filled, first| {
-            told(
-                Round::Read { file: file(), offset: 5, buffer: vec![0; 10], filled }
-                    .next(answer(first, None)),
-            )
+        let read = |before: i32, first: i32| {
+            let buffer = vec![0; (before + first.max(0)) as usize];
+            told(Round::Read { file: file(), offset: 5, bytes: 10, buffer }.next(answer(first, None)))
         };
         assert_eq!(read(0, 10), "done 10");
         assert_eq!(read(0, 4), "read after 4");

@@ -2,10 +2,9 @@ use super::{check_still_here, named};
 use crate::tables::{InGroup, Read, Refusal, bucket_number, key_key};
 use proto::om::{Key, Lookup};
 use proto::{Code, Failure};
-use statedb::Db;
 
 /// A key with its pieces.
-pub(crate) fn lookup_key(db: &Db, place: Option<InGroup>, lookup: &Lookup) -> Result<Key, Refusal> {
+pub(crate) fn lookup_key(db: &impl Read, place: Option<InGroup>, lookup: &Lookup) -> Result<Key, Refusal> {
     let bucket = bucket_number(db, named(place, &lookup.volume, &lookup.bucket))?;
     if let Some(key) = db.message(&key_key(bucket, &lookup.key))? {
         return Ok(key);

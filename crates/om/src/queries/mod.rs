@@ -26,7 +26,7 @@ pub(crate) use lookup_key::lookup_key;
 pub(crate) use scan::Scan;
 pub(crate) use stat_bucket::StatBucket;
 
-use crate::tables::{BucketNamed, InGroup, Refusal, bucket_record};
+use crate::tables::{self, BucketNamed, InGroup, Refusal, bucket_record};
 use statedb::Db;
 
 /// The part of the tables that a query touches, which decides where it runs.
@@ -58,7 +58,7 @@ pub(crate) fn read<Q: Query>(
 
 /// A look, after what was read, whether the bucket is here still: what one has left that went to another group is
 /// deleted row by row, and a page of half of it is none.
-fn check_still_here(db: &Db, place: Option<InGroup>) -> Result<(), Refusal> {
+fn check_still_here(db: &impl tables::Read, place: Option<InGroup>) -> Result<(), Refusal> {
     if place.is_some() {
         bucket_record(db, named(place, "", "of that number"))?;
     }

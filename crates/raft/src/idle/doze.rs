@@ -19,11 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So many times as idle as for dozing, half a minute, a group lets go of the entries that its log keeps in
-/// memory. Replicas that lag read them, and readers of what was just written: two bursts of work are seldom
-/// so far apart.
-const CACHE_KEPT_DOZES: u32 = 6;
-
 /// Whether one replica dozes.
 pub(crate) struct Doze {
     raft: Raft,
@@ -131,7 +126,8 @@ impl Doze {
             (state.idle_since, state.last, state.cache_released) = (now, seen.last, false);
         }
         let idle = now.duration_since(state.idle_since);
-        if idle >= after * CACHE_KEPT_DOZES && !state.cache_released {
+        // Replicas that lag, and readers of what was just written, find it on the disk.
+        if idle >= after && !state.cache_released {
             state.cache_released = true;
             self.log.release_cache();
         }

@@ -189,12 +189,14 @@ impl Plan {
             segment_bytes_max: *random.pick(&[64 << 10, 128 << 10]),
             cache_bytes_per_log_max: *random.pick(&[16 << 10, 1 << 20]),
             cache_bytes_max: 4 << 20,
+            shared: None,
             unflushed_bytes_max: 4 << 20,
             reserve_bytes: 256 << 10,
             spare_bytes_max: *random.pick(&[0, 256 << 10]),
         };
         let datanode = DatanodeOptions {
             heartbeat: Duration::from_millis(*random.pick(&[200, 500])),
+            memory_bytes_max: 16 << 20,
             pipeline_timing: timing,
             container_bytes_max: *random.pick(&[200 << 10, 500 << 10]),
             read_wait: Duration::from_millis(500),

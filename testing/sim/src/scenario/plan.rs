@@ -83,6 +83,7 @@ impl Plan {
             segment_bytes_max: *random.pick(&[8 << 10, 64 << 10, 1 << 20]),
             cache_bytes_per_log_max: cache,
             cache_bytes_max: 2 * cache,
+            shared: None,
             unflushed_bytes_max: 1 << 20,
             reserve_bytes: 64 << 10,
             spare_bytes_max: *random.pick(&[0, 64 << 10]),

@@ -1,6 +1,6 @@
 use super::*;
-use crate::index::records::ContainerState;
-use crate::index::{BlockInfo, Piece};
+use crate::index::Piece;
+use crate::index::records::{BlockRecord, ContainerState};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, RollCommand, pipeline_command};
@@ -65,8 +65,15 @@ impl Replica {
         Replica { machine, open, ..self }
     }
 
-    fn block(&self, block: BlockId) -> Option<BlockInfo> {
-        self.machine.index.block(block).unwrap()
+    fn block(&self, block: BlockId) -> Option<BlockRecord> {
+        self.machine.index.block_record(block).unwrap()
+    }
+
+    /// Length and chunks of a block that is there, by its nonce, and whether nothing can be added to it.
+    fn looks(&self, block: BlockId) -> (u64, u32, Nonce, bool) {
+        let BlockRecord { length, chunks, nonce, sealed, .. } = self.block(block).unwrap();
+        let container = self.machine.index.container(block.container).unwrap().unwrap();
+        (length, chunks, nonce, sealed || container.state.is_over())
     }
 
     fn pieces(&self, block: BlockId, range: std::ops::Range<u64>) -> Vec<Piece> {
@@ -145,10 +152,7 @@ fn a_small_object_costs_two_rows_beside_the_counters() {
     let block = replica.apply_one(log.chunk(2, 0, 0, 4096, true)).unwrap();
     assert_eq!(block, (id(10, 2), 4096));
     assert_eq!(replica.contents().len(), before + 2);
-    assert_eq!(
-        replica.block(id(10, 2)),
-        Some(BlockInfo { length: 4096, sealed: true, chunks: 1, nonce: Nonce(2) })
-    );
+    assert_eq!(replica.looks(id(10, 2)), (4096, 1, Nonce(2), true));
 }
 
 #[test]
@@ -160,10 +164,7 @@ fn chunks_of_a_block_line_up_and_are_found_by_range() {
     let block = replica.apply_one(log.chunk(1, 2, 150, 30, false)).unwrap();
     assert_eq!(block, (id(10, 1), 180));
     assert_eq!(replica.apply_one(log.chunk(1, 3, 180, 0, true)).unwrap(), (id(10, 1), 180));
-    assert_eq!(
-        replica.block(id(10, 1)),
-        Some(BlockInfo { length: 180, sealed: true, chunks: 4, nonce: Nonce(1) })
-    );
+    assert_eq!(replica.looks(id(10, 1)), (180, 4, Nonce(1), true));
 
     let offsets =
         |range| replica.pieces(id(10, 1), range).iter().map(|piece| piece.offset).collect::<Vec<_>>();
@@ -246,10 +247,7 @@ fn a_roll_closes_the_container_and_its_blocks() {
     let reply = replica.apply(&[log.chunk(1, 1, 100, 5, false)]).pop().unwrap();
     assert_eq!(Failure::from(reply.error.unwrap()).code, Code::Closed);
     assert_eq!((BlockId::from(reply.block.unwrap()), reply.length), (id(10, 1), 100));
-    assert_eq!(
-        replica.block(id(10, 1)),
-        Some(BlockInfo { length: 100, sealed: true, chunks: 1, nonce: Nonce(1) })
-    );
+    assert_eq!(replica.looks(id(10, 1)), (100, 1, Nonce(1), true));
     // What was acknowledged before the roll is acknowledged again after it.
     assert_eq!(replica.apply_one(log.chunk(1, 0, 0, 100, false)).unwrap(), (id(10, 1), 100));
     // New blocks begin in the new container.
