@@ -203,6 +203,7 @@ help_sim() {
     cat <<'HELP'
 usage: ./dev sim [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--optimized]
        ./dev sim cluster [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--all] [--optimized]
+       ./dev sim om [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--all] [--optimized]
 
 Simulates N clusters (200 when not given), each from a seed, beginning with seed S (1 when not given): three to six processes with
 several Raft groups on simulated disks and a simulated network, all on one thread and on virtual time, with partitions, lost and slow
@@ -223,6 +224,13 @@ read never answers other bytes than were written, whichever node is asked. At th
 with three good replicas, byte for byte the same on the disks; where two of three members lost what they could prove, the container may
 wait instead, named as trouble and untouched. The counts in the last line say how often each happened. Each seed runs in a process
 of its own. --all goes on after a violation.
+
+`om` simulates the namespace N times (50 when not given): one or three SCMs, three or four real OMs with several groups of names, and four to
+eight clients who make few buckets, delete them, make them again, put keys (with conditions too), read, list and delete them, while the
+buckets move from group to group, answers are lost and requests come late. OMs and SCM are killed and lose power, stand still, lose a disk,
+have it full or failing, are cut off, lead no more, have clocks that run apart and jump. Each bucket's history must be one that could have
+happened; in the end every move has ended, all members of a group have the same rows to the byte, and they are what the root says of
+them. Each seed runs in a process of its own, too.
 
 --optimized builds it anew, optimized and with the same checks, in a directory of its own: for some hundred seeds and more.
 HELP

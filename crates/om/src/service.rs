@@ -408,20 +408,10 @@ impl OmService {
         let request = request.into_inner();
         let db = self.current(place.map_or(ROOT, |place| place.group)).await?;
         let place = place.map(InGroup::from);
-        let read = match Q::REACH {
-            Reach::Records => queries::read::<Q>(&db, place, request),
-            Reach::Page => {
-                let permit = self.scans.clone().try_acquire_owned();
-                let permit =
-                    permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
-                let read = tokio::task::spawn_blocking(move || {
-                    let _held_while_reading = permit;
-                    queries::read::<Q>(&db, place, request)
-                });
-                read.await.map_err(|error| Failure::internal(format!("read tables: {error}")))?
-            }
-        };
-        read.map_err(refusal)
+        match Q::REACH {
+            Reach::Records => queries::read::<Q>(&db, place, request).map_err(refusal),
+            Reach::Page => self.scan_of(db, move |db| queries::read::<Q>(db, place, request)).await,
+        }
     }
 }
 

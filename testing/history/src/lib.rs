@@ -1,8 +1,22 @@
 //! A history of what callers of an OM asked and were answered, and whether one could have been served after
 //! the other so.
 
+mod buckets;
+
+pub use buckets::{Bucket, BucketAnswer, BucketOp};
+
 use proto::Code;
 use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+
+/// What calls are carried out on, as it is between two of them.
+pub trait Model: Clone + Eq + Hash {
+    type Op;
+    type Answer: PartialEq;
+
+    /// Carries out one operation. A refused one changes nothing.
+    fn apply(&mut self, op: &Self::Op) -> Self::Answer;
+}
 
 /// An operation on a key, its bucket or its uploads. Each write has a number that no other has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,11 +70,11 @@ pub enum Answer {
 }
 
 #[derive(Clone, Debug)]
-pub struct Call {
-    pub op: Op,
+pub struct Call<O = Op, A = Answer> {
+    pub op: O,
     pub asked_at: u64,
     /// `None`: the outcome is unknown. It takes effect at any time after it was asked, or never.
-    pub answered: Option<(u64, Answer)>,
+    pub answered: Option<(u64, A)>,
 }
 
 /// A key as it is between two operations.
@@ -74,12 +88,6 @@ pub struct State {
 impl State {
     pub fn new(bucket: bool) -> State {
         State { bucket, ..State::default() }
-    }
-
-    /// Carries out one operation. A refused one changes nothing.
-    fn apply(&mut self, op: &Op) -> Answer {
-        let refused = self.try_apply(op);
-        refused.unwrap_or_else(Answer::Refused)
     }
 
     fn try_apply(&mut self, op: &Op) -> Result<Answer, Code> {
@@ -97,7 +105,7 @@ impl State {
             Op::DeleteBucket if self.value.is_some() => return Err(Code::BucketNotEmpty),
             Op::DeleteBucket => *self = State::default(),
             Op::Put { write, condition } => {
-                self.check(*condition)?;
+                condition.check(self.value.as_deref())?;
                 self.value = Some(vec![*write]);
             }
             Op::Delete => return Ok(Answer::Existed(self.value.take().is_some())),
@@ -126,21 +134,33 @@ impl State {
         }
         Ok(Answer::Done)
     }
+}
 
-    fn check(&self, condition: Condition) -> Result<(), Code> {
-        match (condition, &self.value) {
+impl Condition {
+    /// Refuses a key that is not made of these writes, or is there, as it may be.
+    fn check(self, value: Option<&[u64]>) -> Result<(), Code> {
+        match (self, value) {
             (Condition::Absent, Some(_)) => Err(Code::PreconditionFailed),
             (Condition::Is(_), None) => Err(Code::NoSuchKey),
-            (Condition::Is(write), Some(value)) if *value != [write] => Err(Code::PreconditionFailed),
+            (Condition::Is(write), Some(value)) if value != [write] => Err(Code::PreconditionFailed),
             _ => Ok(()),
         }
+    }
+}
+
+impl Model for State {
+    type Op = Op;
+    type Answer = Answer;
+
+    fn apply(&mut self, op: &Op) -> Answer {
+        self.try_apply(op).unwrap_or_else(Answer::Refused)
     }
 }
 
 /// Whether the calls could have been carried out one at a time, each between its question and its answer,
 /// with these answers (Wing and Gong's search; what led to a state and a set of calls that were seen before
 /// is not searched again).
-pub fn is_linearizable(first: State, calls: &[Call]) -> bool {
+pub fn is_linearizable<M: Model>(first: M, calls: &[Call<M::Op, M::Answer>]) -> bool {
     assert!(calls.len() <= 128, "{} calls, a set of them has 128 bits", calls.len());
     let answered = (0..calls.len()).filter(|at| calls[*at].answered.is_some());
     let all_answered: u128 = answered.map(|at| 1 << at).sum();

@@ -11,6 +11,8 @@ pub enum Bug {
     /// `raft`: a leader that was restarted leads on without an election, as openraft does by default
     /// (docs/adr/0002).
     LeadersRestored,
+    /// `raft`: a leader relies on what it was promised, however long ago.
+    LeasesNotChecked,
     /// `raftlog`: truncated segments are recycled, and spares go where they were.
     CarelessSpares,
     /// `datanode`: what ended without a leader is marked as CLOSED.
@@ -37,6 +39,8 @@ pub enum Bug {
     RequestsLeftBehind,
     /// `om`: a bucket is found by its number alone, whatever epoch a request names.
     EpochsIgnored,
+    /// `om`: a bucket goes though it has keys.
+    BucketsGoWithKeys,
     /// `om`: what was filed is not looked up before it goes.
     NamedBlocksGo,
     /// `om`: a group takes blocks of containers that it was told to take none of any more.

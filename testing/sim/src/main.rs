@@ -1,8 +1,9 @@
 //! `./dev sim`: simulates clusters, seed after seed. The last line is JSON.
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use flotilla_sim::scenario::Planted;
-use flotilla_sim::{Campaign, cluster};
+use flotilla_sim::services::{Finished, Violation};
+use flotilla_sim::{Campaign, cluster, names, seeds};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -39,14 +40,19 @@ struct Groups {
 #[derive(Subcommand)]
 enum What {
     /// Whole clusters of SCM and datanodes.
-    Cluster(Clusters),
+    Cluster(Seeds<cluster::Planted>),
     /// One of them, as `cluster` starts it.
     #[command(hide = true)]
-    ClusterSeed(Clusters),
+    ClusterSeed(Seeds<cluster::Planted>),
+    /// The namespace: OMs, SCM and clients.
+    Om(Seeds<names::Planted>),
+    /// One of them, as `om` starts it.
+    #[command(hide = true)]
+    OmSeed(Seeds<names::Planted>),
 }
 
 #[derive(clap::Args)]
-struct Clusters {
+struct Seeds<P: ValueEnum + Send + Sync + 'static> {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -61,7 +67,7 @@ struct Clusters {
     trace: bool,
     /// A bug to be found.
     #[arg(long)]
-    planted: Option<cluster::Planted>,
+    planted: Option<P>,
     /// Go on after a violation.
     #[arg(long)]
     all: bool,
@@ -77,24 +83,33 @@ fn main() -> ExitCode {
             let report = campaign.run();
             finish(&report.violations, &report)
         }
-        Some(What::Cluster(clusters)) => run_clusters(clusters),
-        Some(What::ClusterSeed(Clusters { seed, trace, planted, .. })) => {
-            match cluster::run(cluster::Options { seed, is_printed: trace, planted }) {
-                Ok(finished) => {
-                    println!("{}", finished.line());
-                    ExitCode::SUCCESS
-                }
-                Err(violation) => {
-                    println!("{violation}");
-                    ExitCode::FAILURE
-                }
-            }
+        Some(What::Cluster(clusters)) => run_all(seeds::Simulated::Clusters, clusters),
+        Some(What::Om(of_names)) => run_all(seeds::Simulated::Names, of_names),
+        Some(What::ClusterSeed(Seeds { seed, trace: is_printed, planted, .. })) => {
+            tell(cluster::run(cluster::Options { seed, is_printed, planted }))
+        }
+        Some(What::OmSeed(Seeds { seed, trace: is_printed, planted, .. })) => {
+            tell(names::run(names::Options { seed, is_printed, planted }))
         }
     }
 }
 
-fn run_clusters(clusters: Clusters) -> ExitCode {
-    let Clusters { seed, seeds, threads, trace, planted, all } = clusters;
+/// Tells what came of one seed to whoever started this process.
+fn tell(result: Result<Finished, Violation>) -> ExitCode {
+    match result {
+        Ok(finished) => {
+            println!("{}", finished.line());
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_all<P: ValueEnum + Send + Sync>(simulated: seeds::Simulated, all: Seeds<P>) -> ExitCode {
+    let Seeds { seed, seeds, threads, trace, planted, all } = all;
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
@@ -102,13 +117,15 @@ fn run_clusters(clusters: Clusters) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let campaign = cluster::Campaign {
+    let planted = planted.and_then(|planted| planted.to_possible_value());
+    let campaign = seeds::Campaign {
         program,
+        simulated,
         first_seed: seed,
         seeds,
         threads: threads.get(),
         is_printed: trace,
-        planted,
+        planted: planted.map(|name| name.get_name().to_owned()),
         keeps_going: all,
     };
     let report = campaign.run();

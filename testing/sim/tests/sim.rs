@@ -6,6 +6,8 @@
 mod campaign;
 #[path = "sim/cluster.rs"]
 mod cluster;
+#[path = "sim/names.rs"]
+mod names;
 #[path = "sim/planted.rs"]
 mod planted;
 #[path = "sim/tables.rs"]

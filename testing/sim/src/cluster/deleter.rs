@@ -3,8 +3,8 @@
 
 use super::ledger::{Ledger, Written};
 use super::reader::{Way, read_checked};
-use super::scm_calls::ScmCalls;
 use super::view::{View, Views};
+use crate::services::ScmCalls;
 use disk::sim::Random;
 use proto::scm::{
     ContainerInfo, ContainerState, DiscardBlocksRequest, DiscardProgress, NodeState, ReplicaState,

@@ -2,13 +2,13 @@
 //! copies.
 
 use super::deleter::unequal;
-use super::disks::quick_disk;
 use super::ledger::Written;
 use super::plan::machine_at;
 use super::reader::{Way, read_checked};
 use super::replica_files::ReplicaFiles;
 use super::run::Run;
 use super::view::View;
+use crate::services::quick_disk;
 use crate::world::{Crash, ProcessId};
 use proto::Code;
 use proto::scm::{

@@ -1,7 +1,7 @@
-use super::disks::random_disk;
 use super::harm::IndexHarm;
 use super::plan::Plan;
-use crate::scenario::{random_crash, random_link};
+use crate::scenario::{below_one_of, random_crash, random_link};
+use crate::services::random_disk;
 use crate::world::{Crash, Link};
 use disk::sim::{Random, SimOptions};
 use std::time::Duration;
@@ -159,9 +159,4 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
 
 fn some(range: std::ops::Range<usize>, random: &mut Random) -> Vec<usize> {
     range.filter(|_| random.one_in(2)).collect()
-}
-
-fn below_one_of(random: &mut Random, bounds: [u64; 3]) -> u64 {
-    let end = *random.pick(&bounds);
-    random.below(end)
 }

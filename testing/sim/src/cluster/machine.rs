@@ -3,32 +3,28 @@
 use super::deleter::Deleter;
 use super::gateways::{self, Gateway};
 use super::ledger::{Ledger, OBJECT_CLIENTS_FROM};
-use super::memory_db::{MemoryDb, MemoryDbPlace, MemoryTables, MemoryTablesPlace};
 use super::mover::Mover;
 use super::objects::{ObjectClient, Objects, OmWay, create_bucket};
 use super::plan::Plan;
 use super::reader::Reader;
-use super::scm_calls::ScmCalls;
 use super::view::Views;
 use super::writer::{TRIES, Writer};
-use crate::world::{Context, Trace};
+use crate::services::{Ahead, ScmCalls, ScmProcess, cluster_named};
+use crate::world::Context;
 use client::Client;
 use datanode::offline::{OfflineDisk, RebuildOptions};
 use datanode::{Datanode, DatanodeOptions};
 use disk::sim::{Random, SimDirectory};
 use disk::{DataDirectory, Disk};
-use om::{Om, OmOptions};
-use proto::scm::GetClusterStatusRequest;
 use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaHere, ResetError};
 use raftlog::{LogSpace, LogSpec};
-use scm::{Scm, ScmOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;
 use tonic::service::{Routes, RoutesBuilder};
-use types::{Clock, GroupId, OwnerId, ReplicaId};
+use types::{GroupId, OwnerId, ReplicaId};
 
 /// A process that could not start is started again after this, as a service manager does it.
 const START_AGAIN: Duration = Duration::from_millis(500);
@@ -37,25 +33,6 @@ const OBJECT_CLIENTS: u64 = 3;
 /// The numbers of gateways, above those of all that write blocks.
 const GATEWAYS_FROM: u64 = 1_000_000;
 const OBJECT_CHUNK_BYTES_MAX: u64 = 2000;
-
-/// The clock of a machine: the world's, from some day on, and some machines are ahead of it.
-struct WorldClock {
-    trace: Trace,
-    ahead: Duration,
-}
-
-impl WorldClock {
-    fn of(plan: &Plan, address: &str, context: &Context) -> Arc<WorldClock> {
-        Arc::new(WorldClock { trace: context.trace.clone(), ahead: plan.clock_ahead(address) })
-    }
-}
-
-impl Clock for WorldClock {
-    fn now_ms(&self) -> u64 {
-        const SOME_DAY_MS: u64 = 1_700_000_000_000;
-        SOME_DAY_MS + (self.trace.now() + self.ahead).as_millis() as u64
-    }
-}
 
 /// One life of a datanode's process, as the scenario sees it. Emptied when the process ends.
 pub(super) type DatanodeSlot = Arc<Mutex<Option<Datanode>>>;
@@ -125,7 +102,7 @@ impl DatanodeStart {
             address: self.address.clone(),
             ..self.plan.datanode.clone()
         };
-        let clock = WorldClock::of(&self.plan, &self.address, context);
+        let clock = Ahead::by(self.plan.clock_ahead(&self.address)).clock(context);
         let datanode = Datanode::start_on(directories, options, host.clone(), addresses, clock).await?;
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
@@ -136,11 +113,8 @@ impl DatanodeStart {
 }
 
 pub(super) struct ScmStart {
-    pub(super) plan: Arc<Plan>,
     pub(super) ledger: Ledger,
-    pub(super) directory: SimDirectory,
-    pub(super) place: MemoryDbPlace,
-    pub(super) address: String,
+    pub(super) process: ScmProcess,
     /// The other members are lost for good: an operator makes this one the only one before it starts.
     pub(super) is_reset: bool,
 }
@@ -150,17 +124,10 @@ impl ScmStart {
         if self.is_reset
             && let Err(failure) = self.reset().await
         {
-            self.ledger.fail(format!("{} cannot be reset: {failure:#}", self.address));
+            let address = &self.process.options.address;
+            self.ledger.fail(format!("{address} cannot be reset: {failure:#}"));
         }
-        loop {
-            match self.try_start(&context).await {
-                Ok(routes) => return routes,
-                Err(failure) => {
-                    self.ledger.event(format_args!("{} cannot start: {failure:#}", self.address));
-                    sleep(START_AGAIN).await;
-                }
-            }
-        }
+        self.process.run(context).await
     }
 
     /// `flotilla debug unsafe-reset-membership`.
@@ -172,9 +139,9 @@ impl ScmStart {
             owners_dir: format!("meta/{group}"),
             first_owner: OwnerId(0),
         };
-        let disk: Arc<dyn Disk> = Arc::new(self.directory.clone());
+        let disk: Arc<dyn Disk> = Arc::new(self.process.directory.clone());
         let here = ReplicaHere::of(group, &disk).await?.map(|here| here.replica);
-        let space = LogSpace::new(disk, self.plan.space.clone());
+        let space = LogSpace::new(disk, self.process.space.clone());
         let replica = OfflineReplica::open(group, &space, spec).await?;
         // Who names nobody as lost is told who the members are.
         let members = match replica.plan(&BTreeSet::new(), 0) {
@@ -184,79 +151,6 @@ impl ScmStart {
         let lost: BTreeSet<ReplicaId> = members.filter(|replica| Some(*replica) != here).collect();
         let plan = replica.plan(&lost, 0)?;
         Ok(replica.reset(&plan, 0, "the simulation lost the others").await?)
-    }
-
-    async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
-        let disk: Arc<dyn DataDirectory> = Arc::new(self.directory.clone());
-        let dbs =
-            MemoryDb::open(self.place.clone(), self.plan.scm.db.clone(), disk.clone(), scm::APPLIED_KEY)?;
-        let space = LogSpace::new(disk.clone(), self.plan.space.clone());
-        let addresses = AddressBook::default();
-        let host = RaftHost::over(context.connector(), self.plan.host.clone(), addresses.clone());
-        let (address, members) = (self.address.clone(), self.plan.scm_addresses());
-        let options = ScmOptions { address, members, ..self.plan.scm.clone() };
-        let clock = WorldClock::of(&self.plan, &self.address, context);
-        let scm = Scm::start_on(options, disk, Arc::new(dbs), space, host.clone(), addresses, clock).await?;
-        let mut routes = RoutesBuilder::default();
-        host.add_to(&mut routes);
-        scm.add_to(&mut routes);
-        // It lives as long as its process.
-        tokio::spawn(async move {
-            let _scm = scm;
-            std::future::pending::<()>().await;
-        });
-        Ok(routes.routes())
-    }
-}
-
-pub(super) struct OmStart {
-    pub(super) plan: Arc<Plan>,
-    pub(super) ledger: Ledger,
-    pub(super) directory: SimDirectory,
-    pub(super) tables: MemoryTables,
-    pub(super) address: String,
-}
-
-impl OmStart {
-    pub(super) async fn run(self, context: Context) -> Routes {
-        loop {
-            match self.try_start(&context).await {
-                Ok(routes) => return routes,
-                Err(failure) => {
-                    self.ledger.event(format_args!("OM cannot start: {failure:#}"));
-                    sleep(START_AGAIN).await;
-                }
-            }
-        }
-    }
-
-    async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
-        let disk: Arc<dyn DataDirectory> = Arc::new(self.directory.clone());
-        let db = self.plan.scm.db.clone();
-        let (tables, options) = (self.tables.clone(), db.clone());
-        let tables = Arc::new(MemoryTablesPlace { tables, options, disk: disk.clone() });
-        let space = LogSpace::new(disk.clone(), self.plan.space.clone());
-        let addresses = AddressBook::default();
-        let host = RaftHost::over(context.connector(), self.plan.host.clone(), addresses.clone());
-        let options = OmOptions {
-            address: self.address.clone(),
-            scm: self.plan.scm_addresses().join(","),
-            timing: self.plan.scm.timing,
-            snapshots: self.plan.scm.snapshots,
-            db,
-            ..OmOptions::default()
-        };
-        let clock = WorldClock::of(&self.plan, &self.address, context);
-        let om = Om::start_on(options, disk, tables, space, host.clone(), addresses, clock).await?;
-        let mut routes = RoutesBuilder::default();
-        host.add_to(&mut routes);
-        om.add_to(&mut routes);
-        // It lives as long as its process.
-        tokio::spawn(async move {
-            let _om = om;
-            std::future::pending::<()>().await;
-        });
-        Ok(routes.routes())
     }
 }
 
@@ -364,17 +258,6 @@ impl ClientsStart {
             }
         });
         Routes::default()
-    }
-}
-
-async fn cluster_named(scm: &ScmCalls) -> String {
-    loop {
-        let status =
-            scm.call(|mut scm| async move { scm.get_cluster_status(GetClusterStatusRequest {}).await });
-        match status.await {
-            Ok(status) => return status.cluster,
-            Err(_) => sleep(START_AGAIN).await,
-        }
     }
 }
 

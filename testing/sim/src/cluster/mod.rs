@@ -15,21 +15,17 @@
 //! or while others are away. Where that may have cost what was acknowledged ([`losses`]), the containers must
 //! wait for an operator, visibly and untouched, and nobody may read wrong bytes.
 
-mod campaign;
 mod counts;
 mod deleter;
 mod deletions;
-mod disks;
 mod ending;
 mod faults;
 mod gateways;
 mod harm;
 mod invariants;
 mod ledger;
-mod logs;
 mod losses;
 mod machine;
-mod memory_db;
 mod mover;
 mod object_faults;
 mod object_steps;
@@ -41,12 +37,10 @@ mod replica_files;
 mod run;
 mod scheme;
 mod schemes;
-mod scm_calls;
 mod steps;
 mod view;
 mod writer;
 
-pub use campaign::{Campaign, Report};
 pub use counts::Counts;
 pub use planted::Planted;
-pub use run::{Finished, Options, Violation, run};
+pub use run::{Options, run};

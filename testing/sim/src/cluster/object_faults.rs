@@ -1,9 +1,9 @@
 //! Faults that OMs go through, beside all that the others do: one is killed or loses power, its answers do
 //! not arrive, and where there are three, one loses all that it has.
 
-use super::disks::random_disk;
-use super::memory_db::MemoryTables;
 use crate::scenario::random_crash;
+use crate::services::MemoryTables;
+use crate::services::random_disk;
 use crate::world::Crash;
 use disk::sim::{Random, SimOptions};
 use std::collections::BTreeMap;

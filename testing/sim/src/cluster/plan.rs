@@ -1,7 +1,9 @@
 use super::planted::Planted;
 use super::scheme::Scheme;
+use crate::services::{Ahead, MemoryDbPlace, MemoryTables, OmProcess, ScmProcess};
 use datanode::DatanodeOptions;
-use disk::sim::Random;
+use disk::sim::{Random, SimDirectory};
+use om::OmOptions;
 use raft::{HostOptions, SnapshotPolicy, Timing};
 use raftlog::LogSpaceOptions;
 use scm::ScmOptions;
@@ -293,6 +295,38 @@ impl Plan {
         (self.writers, self.think_ms_max, self.chunk_bytes_max) = (2, 2000, 2 << 20);
         (self.faults_last, self.fault_pause_ms) = (Duration::from_secs(40), 1000);
         self
+    }
+
+    /// The process of a member of SCM.
+    pub(super) fn scm_process(
+        &self,
+        directory: SimDirectory,
+        place: MemoryDbPlace,
+        address: String,
+    ) -> ScmProcess {
+        let ahead = Ahead::by(self.clock_ahead(&address));
+        let options = ScmOptions { address, members: self.scm_addresses(), ..self.scm.clone() };
+        let (space, host) = (self.space.clone(), self.host.clone());
+        ScmProcess { options, space, host, directory, place, ahead }
+    }
+
+    pub(super) fn om_process(
+        &self,
+        directory: SimDirectory,
+        tables: MemoryTables,
+        address: String,
+    ) -> OmProcess {
+        let ahead = Ahead::by(self.clock_ahead(&address));
+        let options = OmOptions {
+            address,
+            scm: self.scm_addresses().join(","),
+            timing: self.scm.timing,
+            snapshots: self.scm.snapshots,
+            db: self.scm.db.clone(),
+            ..OmOptions::default()
+        };
+        let (space, host) = (self.space.clone(), self.host.clone());
+        OmProcess { options, space, host, directory, tables, ahead }
     }
 
     /// Machines: those of SCM first, then the datanodes', then the clients', then the operator's.

@@ -1,29 +1,25 @@
-use super::counts::Counts;
 use super::deletions::Holdings;
-use super::disks::{CAPACITY_BYTES, random_disk};
 use super::faults::{Fault, random_fault};
 use super::ledger::Ledger;
-use super::logs;
 use super::losses::Losses;
-use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, OmStart, ScmStart, run_operator};
-use super::memory_db::MemoryDbPlace;
+use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, ScmStart, run_operator};
 use super::object_faults::ObjectFaults;
 use super::objects::Objects;
 use super::plan::{Plan, machine_at};
 use super::planted::{Planted, plant};
 use super::scheme::Step;
-use super::scm_calls::ScmCalls;
 use super::view::{View, Views};
 use crate::scenario::Links;
-use crate::world::{Crash, ProcessId, Trace, World, fix_entropy};
+use crate::services::{
+    CAPACITY_BYTES, Finished, Life, MemoryDbPlace, ScmCalls, Violation, live, logs, random_disk,
+};
+use crate::world::{Crash, ProcessId, Trace, World};
 use clap::ValueEnum;
 use disk::Stamp;
 use disk::sim::{Random, SimDirectory, SimOptions};
 use proto::scm::{ContainerState, DatanodeInfo, NodeDuty, NodeState, SetNodeDutyRequest};
 use statedb::DbMemory;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,56 +33,13 @@ pub struct Options {
     pub planted: Option<Planted>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
-    pub counts: Counts,
-    /// Of all events.
-    pub hash: u64,
-    /// How long it took after the faults.
-    pub settled_ms: u64,
-}
-
-#[derive(Clone, Debug)]
-pub struct Violation {
-    pub seed: u64,
-    pub at: Duration,
-    pub what: String,
-    pub planted: Option<Planted>,
-    /// The events before it.
-    pub recent: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Violation { seed, at, what, planted, recent } = self;
-        writeln!(f, "seed {seed}, after {:.3} s: {what}\nevents before it:", at.as_secs_f64())?;
-        write!(f, "{recent}replay: ./dev sim cluster --seed {seed} --seeds 1")?;
-        if let Some(name) = planted.and_then(|planted| planted.to_possible_value()) {
-            write!(f, " --planted {}", name.get_name())?;
-        }
-        write!(f, "    (all events: --trace)")
-    }
-}
-
-/// One cluster's life, on a thread of its own. Only the first one of a process takes the same steps each
-/// time.
+/// One cluster's life.
 pub fn run(options: Options) -> Result<Finished, Violation> {
-    let simulate = move || {
-        fix_entropy(options.seed);
-        let mut run = Run::new(options);
-        // The simulation's own panics are violations too, for the sake of the seed.
-        let result = catch_unwind(AssertUnwindSafe(|| run.live())).unwrap_or_else(|_| {
-            Err(format!("the simulation {}", run.world.take_panic().unwrap_or_else(|| "panicked".to_owned())))
-        });
-        result.map_err(|what| Violation {
-            seed: options.seed,
-            at: run.world.now(),
-            what,
-            planted: options.planted,
-            recent: run.world.trace().recent(),
-        })
-    };
-    std::thread::spawn(simulate).join().expect("panics of the run are caught")
+    let mut replay = format!("./dev sim cluster --seed {} --seeds 1", options.seed);
+    if let Some(name) = options.planted.and_then(|planted| planted.to_possible_value()) {
+        replay += &format!(" --planted {}", name.get_name());
+    }
+    live(options.seed, replay, move || Run::new(options))
 }
 
 pub(super) struct Run {
@@ -229,6 +182,12 @@ impl Run {
         run.plan.oms().for_each(|om| run.empty_om(om));
         run
     }
+}
+
+impl Life for Run {
+    fn world(&self) -> &World {
+        &self.world
+    }
 
     fn live(&mut self) -> Result<Finished, String> {
         for machine in 0..self.plan.oms().end {
@@ -241,11 +200,17 @@ impl Run {
         let settled = self.settle()?;
         self.check_end()?;
         let mut counts = self.ledger.counts();
-        counts.virtual_ms = self.world.now().as_millis() as u64;
         counts.events = self.world.trace().events();
-        Ok(Finished { counts, hash: self.world.trace_hash(), settled_ms: settled.as_millis() as u64 })
+        Ok(Finished {
+            counts: counts.named(),
+            virtual_ms: self.world.now().as_millis() as u64,
+            hash: self.world.trace_hash(),
+            settled_ms: settled.as_millis() as u64,
+        })
     }
+}
 
+impl Run {
     /// One tick of everything but faults.
     pub(super) fn step(&mut self) -> Result<(), String> {
         self.world.advance();
@@ -320,7 +285,8 @@ impl Run {
             if is_reset {
                 self.scm_reset_at = Some(self.world.now());
             }
-            let start = ScmStart { plan, ledger, directory, place, address, is_reset };
+            let process_of = plan.scm_process(directory, place, address);
+            let start = ScmStart { ledger, process: process_of, is_reset };
             self.world.start(process, |context| start.run(context));
         } else if self.nodes().contains(&machine) {
             let directories = self.directories(machine);
@@ -342,7 +308,7 @@ impl Run {
         } else if plan.oms().contains(&machine) {
             let directory = self.directories(machine).remove(0);
             let tables = self.object_faults.tables(machine);
-            let start = OmStart { plan, ledger, directory, tables, address };
+            let start = plan.om_process(directory, tables, address);
             self.world.start(process, |context| start.run(context));
         } else {
             let (views, scm) = (self.views.clone(), self.scm_calls());

@@ -1,12 +1,12 @@
 //! The single steps of schemes, taken when they are due.
 
-use super::disks::random_disk;
 use super::harm::{Harm, IndexHarm, logs_on};
 use super::reader::{Way, read_checked};
 use super::run::{Remedy, Run};
 use super::scheme::Step;
-use super::scm_calls::ScmCalls;
 use super::writer::Writer;
+use crate::services::ScmCalls;
+use crate::services::random_disk;
 use crate::world::{Crash, Link, ProcessId};
 use disk::sim::{Loss, Random, SimOptions};
 use proto::scm::{Pipeline, ReplicaState};

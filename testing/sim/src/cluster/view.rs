@@ -1,5 +1,5 @@
 use super::ledger::Ledger;
-use super::scm_calls::ScmCalls;
+use crate::services::ScmCalls;
 use proto::Failure;
 use proto::scm::{
     ClusterStatus, ContainerInfo, DatanodeInfo, GetClusterStatusRequest, ListContainersRequest,

@@ -1,5 +1,5 @@
 use super::ledger::{BLOCKS_EACH, Ledger, Written, contents};
-use super::scm_calls::ScmCalls;
+use crate::services::ScmCalls;
 use bytes::Bytes;
 use disk::sim::Random;
 use proto::datanode::datanode_client::DatanodeClient;

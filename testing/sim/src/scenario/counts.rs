@@ -12,16 +12,6 @@ macro_rules! counts {
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
-
-            /// To the one with a name; another name is nobody's.
-            #[allow(dead_code)] // of two sets of counts one is read back
-            pub(crate) fn add(&mut self, name: &str, count: u64) {
-                match name {
-                    "virtual_ms" => self.virtual_ms += count,
-                    $(stringify!($name) => self.$name += count,)*
-                    _ => {}
-                }
-            }
         }
 
         impl std::ops::AddAssign for Counts {

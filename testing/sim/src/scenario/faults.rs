@@ -224,7 +224,7 @@ pub(super) enum Remedy {
 pub(super) const FREE_BYTES: u64 = CAPACITY_BYTES / 2;
 
 /// A number below one of these bounds: mostly small ones, and large ones too.
-fn below_one_of(random: &mut Random, bounds: [u64; 3]) -> u64 {
+pub(crate) fn below_one_of(random: &mut Random, bounds: [u64; 3]) -> u64 {
     let end = *random.pick(&bounds);
     random.below(end)
 }

@@ -23,6 +23,6 @@ mod wire;
 
 pub use counts::Counts;
 pub(crate) use counts::counts;
-pub(crate) use faults::{Links, random_crash, random_link};
+pub(crate) use faults::{Links, below_one_of, random_crash, random_link};
 pub use planted::Planted;
 pub use run::{Finished, Options, Violation, run};

@@ -10,13 +10,13 @@ use statedb::{Changes, Db, DbOptions, GroupDb, Tables};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use types::GroupId;
 
 /// The counterpart of [`statedb::DbGenerations`] without a disk: the database of SCM's group, or of OM's, in memory,
 /// replaced as a whole by a snapshot, whose files are on a disk that can crash. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct MemoryDb {
+pub(crate) struct MemoryDb {
     options: DbOptions,
     disk: Arc<dyn Disk>,
     place: MemoryDbPlace,
@@ -26,7 +26,7 @@ pub(super) struct MemoryDb {
 
 /// Where it is, and which generation counts: what outlives a crash.
 #[derive(Clone)]
-pub(super) struct MemoryDbPlace {
+pub(crate) struct MemoryDbPlace {
     root: PathBuf,
     counts: Arc<AtomicU64>,
     made: Arc<AtomicU64>,
@@ -35,7 +35,7 @@ pub(super) struct MemoryDbPlace {
 const RECORDS: &str = "records";
 
 impl MemoryDbPlace {
-    pub(super) fn new(root: impl Into<PathBuf>) -> MemoryDbPlace {
+    pub(crate) fn new(root: impl Into<PathBuf>) -> MemoryDbPlace {
         MemoryDbPlace { root: root.into(), counts: Arc::default(), made: Arc::default() }
     }
 
@@ -46,15 +46,30 @@ impl MemoryDbPlace {
 
 /// The tables of an OM's groups, wherever they are; cheap to clone.
 #[derive(Clone)]
-pub(super) struct MemoryTables {
+pub(crate) struct MemoryTables {
     root: PathBuf,
     places: Arc<Mutex<BTreeMap<GroupId, MemoryDbPlace>>>,
     made: Arc<AtomicU64>,
+    /// Those that are open, in the life of a process that is running.
+    open: Arc<Mutex<BTreeMap<GroupId, Weak<RwLock<Arc<Db>>>>>>,
 }
 
 impl MemoryTables {
-    pub(super) fn new(root: impl Into<PathBuf>) -> MemoryTables {
-        MemoryTables { root: root.into(), places: Arc::default(), made: Arc::default() }
+    pub(crate) fn new(root: impl Into<PathBuf>) -> MemoryTables {
+        MemoryTables { root: root.into(), places: Arc::default(), made: Arc::default(), open: Arc::default() }
+    }
+
+    /// How often a snapshot has taken the place of tables.
+    pub(crate) fn replaced(&self) -> u64 {
+        let places = self.places.lock().expect("no holder panics");
+        places.values().map(|place| place.made.load(Ordering::Relaxed)).sum()
+    }
+
+    /// What a group's tables are now; `None` where nobody has them open.
+    pub(crate) fn current(&self, group: GroupId) -> Option<Arc<Db>> {
+        let open = self.open.lock().expect("no holder panics");
+        let current = open.get(&group)?.upgrade()?;
+        Some(current.read().expect("no holder panics").clone())
     }
 
     fn place(&self, group: GroupId) -> MemoryDbPlace {
@@ -68,17 +83,19 @@ impl MemoryTables {
 }
 
 /// [`MemoryTables`] over a disk of this life.
-pub(super) struct MemoryTablesPlace {
-    pub(super) tables: MemoryTables,
-    pub(super) options: DbOptions,
-    pub(super) disk: Arc<dyn Disk>,
+pub(crate) struct MemoryTablesPlace {
+    pub(crate) tables: MemoryTables,
+    pub(crate) options: DbOptions,
+    pub(crate) disk: Arc<dyn Disk>,
 }
 
 impl TablesPlace for MemoryTablesPlace {
     fn open(&self, group: GroupId) -> BoxFuture<'static, anyhow::Result<Arc<dyn GroupDb>>> {
         let (place, options, disk) = (self.tables.place(group), self.options.clone(), self.disk.clone());
+        let open = self.tables.open.clone();
         async move {
             let db = MemoryDb::open(place, options, disk, om::APPLIED_KEY)?;
+            open.lock().expect("no holder panics").insert(group, Arc::downgrade(&db.current));
             Ok(Arc::new(db) as Arc<dyn GroupDb>)
         }
         .boxed()
@@ -91,7 +108,7 @@ impl TablesPlace for MemoryTablesPlace {
 }
 
 impl MemoryDb {
-    pub(super) fn open(
+    pub(crate) fn open(
         place: MemoryDbPlace,
         options: DbOptions,
         disk: Arc<dyn Disk>,

@@ -3,10 +3,10 @@
 use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
 
 /// Enough for all that a run writes, on each disk; a full disk is one of the faults.
-pub(super) const CAPACITY_BYTES: u64 = 256 << 20;
+pub(crate) const CAPACITY_BYTES: u64 = 256 << 20;
 
 /// The qualities of a machine's disks from one start to the next.
-pub(super) fn random_disk(random: &mut Random) -> SimOptions {
+pub(crate) fn random_disk(random: &mut Random) -> SimOptions {
     let devices =
         [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD), Some(DeviceModel::HDD.slowed_by(4))];
     SimOptions {
@@ -19,6 +19,6 @@ pub(super) fn random_disk(random: &mut Random) -> SimOptions {
 }
 
 /// One that answers at once, to be looked at.
-pub(super) fn quick_disk() -> SimOptions {
+pub(crate) fn quick_disk() -> SimOptions {
     SimOptions { capacity_bytes: CAPACITY_BYTES, polls_max: 0, ..SimOptions::default() }
 }

@@ -5,17 +5,18 @@ use rpc::{Channel, Connector};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Response, Status};
 
-pub(super) type Scm = ScmClient<InterceptedService<Channel, Naming>>;
+pub(crate) type Scm = ScmClient<InterceptedService<Channel, Naming>>;
 
 const ANSWER_MAX: Duration = Duration::from_secs(3);
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A client's way to SCM: to one member after the other until one of them answers as the leader.
 #[derive(Clone)]
-pub(super) struct ScmCalls {
+pub(crate) struct ScmCalls {
     connector: Arc<dyn Connector>,
     addresses: Arc<Vec<String>>,
     naming: Naming,
@@ -23,12 +24,12 @@ pub(super) struct ScmCalls {
 }
 
 impl ScmCalls {
-    pub(super) fn new(connector: Arc<dyn Connector>, addresses: Vec<String>) -> ScmCalls {
+    pub(crate) fn new(connector: Arc<dyn Connector>, addresses: Vec<String>) -> ScmCalls {
         ScmCalls { connector, addresses: Arc::new(addresses), naming: Naming::default(), at: Arc::default() }
     }
 
     /// One try; a failed one is followed by a try at the next member.
-    pub(super) async fn call<T, F>(&self, call: impl FnOnce(Scm) -> F) -> Result<T, Failure>
+    pub(crate) async fn call<T, F>(&self, call: impl FnOnce(Scm) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -55,5 +56,17 @@ impl ScmCalls {
             self.naming.know(&status.get_ref().cluster);
         }
         call(scm).await
+    }
+}
+
+/// The cluster's name, however long SCM takes to say it.
+pub(crate) async fn cluster_named(scm: &ScmCalls) -> String {
+    loop {
+        let status =
+            scm.call(|mut scm| async move { scm.get_cluster_status(GetClusterStatusRequest {}).await });
+        match status.await {
+            Ok(status) => return status.cluster,
+            Err(_) => sleep(ASK_AGAIN).await,
+        }
     }
 }

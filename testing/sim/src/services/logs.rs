@@ -20,7 +20,7 @@ impl FormatTime for WorldTime {
 }
 
 /// Prints them from here on, in this process.
-pub(super) fn print(trace: &Trace) {
+pub(crate) fn print(trace: &Trace) {
     let logs = tracing_subscriber::fmt().with_timer(WorldTime(trace.clone())).with_max_level(Level::INFO);
     // A second run of a process goes without.
     let _ = logs.with_ansi(false).with_writer(std::io::stderr).try_init();

@@ -1,6 +1,5 @@
-use super::counts::Counts;
-use super::planted::Planted;
-use clap::ValueEnum;
+//! Many seeds, each simulated in a process of its own, and what came of them.
+
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,18 +11,37 @@ use tokio::time::Instant;
 /// Of so many seeds the last one, which has an OM, is run twice, to see that it takes the same steps.
 const REPEATED_ONE_IN: u64 = 16;
 
+/// What is simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Simulated {
+    Clusters,
+    Names,
+}
+
+impl Simulated {
+    /// The verb of `flotilla-sim` that simulates one seed.
+    fn verb(self) -> &'static str {
+        match self {
+            Simulated::Clusters => "cluster-seed",
+            Simulated::Names => "om-seed",
+        }
+    }
+}
+
 /// Many seeds, some at the same time, each in a process of its own: so the same seed takes the same steps,
 /// and nothing is left of one when the next begins.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// `flotilla-sim`.
     pub program: PathBuf,
+    pub simulated: Simulated,
     pub first_seed: u64,
     pub seeds: u64,
     pub threads: usize,
     /// Prints the events of each run.
     pub is_printed: bool,
-    pub planted: Option<Planted>,
+    /// The name of a bug that is to be found.
+    pub planted: Option<String>,
     /// Goes on after a violation.
     pub keeps_going: bool,
 }
@@ -31,7 +49,9 @@ pub struct Campaign {
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub seeds: u64,
-    pub counts: Counts,
+    pub virtual_ms: u64,
+    /// By name, in the order in which seeds name them.
+    pub counts: Vec<(String, u64)>,
     pub settled_ms_max: u64,
     pub repeated: u64,
     pub violations: Vec<String>,
@@ -96,9 +116,9 @@ impl Campaign {
 
     fn run_process(&self, seed: u64, is_printed: bool) -> Result<Said, String> {
         let mut command = Command::new(&self.program);
-        command.args(["cluster-seed", "--seed", &seed.to_string()]);
-        if let Some(name) = self.planted.and_then(|planted| planted.to_possible_value()) {
-            command.args(["--planted", name.get_name()]);
+        command.args([self.simulated.verb(), "--seed", &seed.to_string()]);
+        if let Some(planted) = &self.planted {
+            command.args(["--planted", planted]);
         }
         if is_printed {
             command.arg("--trace").stderr(std::process::Stdio::inherit());
@@ -117,18 +137,6 @@ impl Campaign {
     }
 }
 
-impl super::Finished {
-    /// One line, as [`Report`] reads it.
-    pub fn line(&self) -> String {
-        let counts = self.counts.named().into_iter().map(|(name, count)| format!(" {name} {count}"));
-        let counts: String = counts.collect();
-        format!(
-            "hash {} settled_ms {} virtual_ms {}{counts}",
-            self.hash, self.settled_ms, self.counts.virtual_ms
-        )
-    }
-}
-
 impl Report {
     fn add(&mut self, said: &Said, is_repeated: bool) {
         self.seeds += 1;
@@ -137,9 +145,20 @@ impl Report {
         for pair in words.chunks_exact(2) {
             let count: u64 = pair[1].parse().unwrap_or(0);
             match pair[0] {
+                "hash" => {}
                 "settled_ms" => self.settled_ms_max = self.settled_ms_max.max(count),
-                name => self.counts.add(name, count),
+                "virtual_ms" => self.virtual_ms += count,
+                name => self.count(name, count),
             }
+        }
+    }
+}
+
+impl Report {
+    fn count(&mut self, name: &str, count: u64) {
+        match self.counts.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += count,
+            None => self.counts.push((name.to_owned(), count)),
         }
     }
 }
@@ -147,9 +166,9 @@ impl Report {
 /// One line of JSON.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { seeds, counts, settled_ms_max, repeated, violations, elapsed } = self;
-        write!(f, "{{\"seeds\": {seeds}, \"virtual_seconds\": {}, ", counts.virtual_ms / 1000)?;
-        for (name, count) in counts.named() {
+        let Report { seeds, virtual_ms, counts, settled_ms_max, repeated, violations, elapsed } = self;
+        write!(f, "{{\"seeds\": {seeds}, \"virtual_seconds\": {}, ", virtual_ms / 1000)?;
+        for (name, count) in counts {
             write!(f, "\"{name}\": {count}, ")?;
         }
         let (seconds, violations) = (elapsed.as_secs_f64(), violations.len());
