@@ -499,6 +499,11 @@ impl Client {
         query!(self, run_sweep, About::Group(ROOT), RunSweepRequest { container }).await.map(|_| ())
     }
 
+    /// Stops the sweep, or has it go on, with the names that there are now for all that there are.
+    pub async fn switch_sweep(&self, start: bool) -> Result<(), ClientError> {
+        query!(self, switch_sweep, About::Group(ROOT), SwitchSweepRequest { start }).await.map(|_| ())
+    }
+
     /// Makes `key` visible, replacing an older one. Answers its time of modification.
     pub async fn commit_key(
         &self,

@@ -14,7 +14,7 @@ use raftlog::{
     owner_files,
 };
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use types::{ContainerId, LogId, LogIndex, OwnerId};
 
 /// The version of what a compacted container's own word says.
@@ -39,6 +39,8 @@ pub(crate) struct ContainerReader {
     owners_dir: &'static str,
     /// The list as it was when the reading began: blocks may be deleted meanwhile.
     discards: Arc<Discards>,
+    /// The same as it was when somebody asked last whether a body is given up by now.
+    newest: Mutex<Arc<Discards>>,
     /// The word of one that was compacted on what is no longer to be read.
     facts: Option<Facts>,
     contents: Contents,
@@ -105,7 +107,8 @@ impl ContainerReader {
         let terms = facts.as_ref().map(|facts| facts.terms.clone()).unwrap_or_default();
         let contents = Contents { records: 0, record_bytes: 0, last: None, terms, end: None };
         let (disk, hash) = (disk.clone(), ContainerHash::default());
-        Ok(ContainerReader { disk, container, walk, owners_dir, discards, facts, contents, hash })
+        let newest = Mutex::new(discards.clone());
+        Ok(ContainerReader { disk, container, walk, owners_dir, discards, newest, facts, contents, hash })
     }
 
     /// The next record; `None` at the end, which is then in [`ContainerReader::contents`].
@@ -188,8 +191,17 @@ impl ContainerReader {
     }
 
     pub(crate) async fn is_discarded_by_now(&self, record: &ReadRecord) -> io::Result<bool> {
-        let now = Discards::read(&*self.disk, self.owners_dir, OwnerId::from(self.container)).await?;
+        let now = self.newest_discards().await?;
         Ok(now.contains(record.walked.meta.id.index, &record.walked.meta.place))
+    }
+
+    /// The list as it is now. It is read again only if there is more than there was.
+    pub(crate) async fn newest_discards(&self) -> io::Result<Arc<Discards>> {
+        let newest = self.newest.lock().expect("no holder panics").clone();
+        let Some(newer) = newest.newer(&*self.disk, self.owners_dir).await? else { return Ok(newest) };
+        let newer = Arc::new(newer);
+        *self.newest.lock().expect("no holder panics") = newer.clone();
+        Ok(newer)
     }
 
     pub(crate) fn contents(&self) -> &Contents {
@@ -298,6 +310,11 @@ mod tests {
 
         give_up(&disk, records[3].walked.meta.place).await;
         assert_eq!(read(&mut meanwhile).await.len(), 7, "it was opened before");
+        assert!(meanwhile.is_discarded_by_now(&records[3]).await.unwrap());
+        assert!(!meanwhile.is_discarded_by_now(&records[4]).await.unwrap());
+        let newest = meanwhile.newest_discards().await.unwrap();
+        let again = meanwhile.newest_discards().await.unwrap();
+        assert!(Arc::ptr_eq(&newest, &again), "the list is read again only where there is more of it");
         assert_eq!(meanwhile.hash(), whole.hash());
 
         let mut later = opened(&disk, FIRST, Reading::Whole).await;

@@ -176,15 +176,8 @@ async fn carry_out(
     discards: &Discards,
     locals: BTreeSet<u64>,
 ) -> Result<u64, Failure> {
-    let gone = locals.clone();
-    let forgotten = disk.index.with(move |index| {
-        let forgotten = index.forget_blocks(container, gone)?;
-        if forgotten > 0 {
-            index.flush()?;
-        }
-        Ok(forgotten)
-    });
-    let forgotten = forgotten.await.map_err(|failure| failed(container, "forget blocks", &failure))?;
+    let forgotten = forget(disk, container, locals.clone()).await;
+    let forgotten = forgotten.map_err(|failure| failed(container, "forget blocks", &failure))?;
     let punched = disk.space.punch_discards(OWNERS_DIR, discards, |tag| locals.contains(&tag)).await;
     punched.map_err(|failure| failed(container, "punch holes", &failure.into()))?;
     disk.inventory.look_again(disk.id, container);
@@ -198,6 +191,26 @@ async fn carry_out(
         disk.counters.deleted_blocks.fetch_add(forgotten, Ordering::Relaxed);
     }
     Ok(forgotten)
+}
+
+/// Forgets the rows that a deletion has left which failed half way, and with them the hash of before. To be called with the
+/// disk's lock for deletions.
+pub(crate) async fn forget_listed(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
+    let listed = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await?.tags();
+    forget(disk, container, listed).await.map(drop)
+}
+
+/// Forgets the rows of discarded blocks, durably; answers how many there were. To be called with the disk's
+/// lock for deletions.
+async fn forget(disk: &DatanodeDisk, container: ContainerId, locals: BTreeSet<u64>) -> anyhow::Result<u64> {
+    let forgotten = disk.index.with(move |index| {
+        let forgotten = index.forget_blocks(container, locals)?;
+        if forgotten > 0 {
+            index.flush()?;
+        }
+        Ok(forgotten)
+    });
+    forgotten.await
 }
 
 async fn unreadable(disk: &Arc<DatanodeDisk>, container: ContainerId, failure: ReadError) -> Failure {

@@ -36,9 +36,15 @@ impl Repeats {
         if self.unseen.len() >= LOOKUPS_MAX { self.look_up().await } else { Ok(()) }
     }
 
-    /// All of them, once all records were seen.
-    pub(crate) async fn found(mut self) -> anyhow::Result<Vec<LogIndex>> {
+    /// All of them, once all records were seen, but for those that are discarded by now.
+    pub(crate) async fn found(
+        mut self,
+        is_discarded: impl Fn(LogIndex) -> bool,
+    ) -> anyhow::Result<Vec<LogIndex>> {
         self.look_up().await?;
+        self.found.retain(|index| !is_discarded(*index));
+        // More than any source may send: such a container cannot be copied until that limit is higher.
+        ensure!(self.found.len() <= REPEATS_MAX, "{} first chunks began no block", self.found.len());
         Ok(self.found)
     }
 
@@ -54,8 +60,6 @@ impl Repeats {
             Ok(repeats)
         });
         self.found.extend(repeats.await?);
-        // More than any source may send: such a container cannot be copied until that limit is higher.
-        ensure!(self.found.len() <= REPEATS_MAX, "{} first chunks began no block", self.found.len());
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use crate::ops::{self, Fresh, MoveEnded, Operation, SettleBucket, SettleMove, se
 use crate::others::Others;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
-use crate::sweep::bring_all;
+use crate::sweep::{Lacks, Root};
 use crate::tables::{ROOT, Read, UNSETTLED_PREFIX, bucket_key, entry_place, fences};
 use crate::upgrade::rows;
 use anyhow::Context;
@@ -144,7 +144,7 @@ impl Buckets {
     {
         match self.others.ask(group, question(self.fences()?), call).await {
             Err(failure) if failure.code == Code::NotYet => {
-                let fences = self.bring_fences(group).await?;
+                let fences = self.bring_fences(group, Lacks::ByNumber).await?;
                 self.others.ask(group, question(fences), call).await
             }
             taken => taken,
@@ -156,11 +156,10 @@ impl Buckets {
         Ok(fences.map_err(|error| Failure::internal(format!("read fences: {error:#}")))?.number)
     }
 
-    async fn bring_fences(&self, group: u64) -> Result<u64, Failure> {
-        match self.fences()? {
-            0 => Ok(0),
-            _ => bring_all(self.root()?.dbs.current(), &self.others, group).await,
-        }
+    /// Has a group take the fences of the root that it lacks, and answers up to which number it has them.
+    pub(crate) async fn bring_fences(&self, group: u64, lacks: Lacks<'_>) -> Result<u64, Failure> {
+        let root = Root { replica: self.root()?, others: self.others.clone(), clock: self.clock.clone() };
+        root.bring(group, lacks).await
     }
 
     /// Writes into the root's log what has become of something.
@@ -189,7 +188,10 @@ impl Buckets {
             Err(failure) => return Err(failure),
         }
         // Now, and not while writers of the bucket wait.
-        self.bring_fences(to).await.map(drop)
+        match self.fences()? {
+            0 => Ok(()),
+            _ => self.bring_fences(to, Lacks::ByNumber).await.map(drop),
+        }
     }
 
     /// Goes on with a move now: nobody waits for the answer, and writers of the bucket may wait for the end.

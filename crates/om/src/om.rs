@@ -97,6 +97,28 @@ impl Om {
         let (counts, wanted) = Default::default();
         let unused = Arc::<UnusedCounts>::default();
         let swept = Arc::<SweepCounts>::default();
+        let link =
+            |connector| Link::new(&options.scm, connector, SCM_ANSWERS_WITHIN).context("addresses of SCM");
+        let scm = match options.scm.is_empty() {
+            true => None,
+            false => Some(Arc::new(link(connector.clone())?)),
+        };
+        let sweep = scm.clone().map(|scm| Sweep {
+            replicas: replicas.clone(),
+            others: others.clone(),
+            scm,
+            nodes: Channels::new(connector.clone()),
+            disk: disk.clone(),
+            addresses: addresses.clone(),
+            clock: clock.clone(),
+            counts: swept.clone(),
+            times: Times {
+                after: options.sweep_after,
+                every: options.sweep_every,
+                behind_fence: options.reclaim_after,
+            },
+            version: options.version.clone(),
+        });
         let moves = Moves {
             replicas: replicas.clone(),
             others: others.clone(),
@@ -110,7 +132,8 @@ impl Om {
             buckets: buckets.clone(),
             moves: moves.clone(),
             unused: unused.clone(),
-            swept: swept.clone(),
+            swept,
+            sweep: sweep.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
             reads: options.reads,
@@ -127,16 +150,12 @@ impl Om {
         }
         let mut tasks =
             vec![tokio::spawn(buckets::finish_always(buckets)), tokio::spawn(moves::go_on_always(moves))];
-        let word = match options.scm.is_empty() {
-            true => Word::new("no SCM is given"),
-            false => {
-                let link = |connector| {
-                    Link::new(&options.scm, connector, SCM_ANSWERS_WITHIN).context("addresses of SCM")
-                };
-                let scm = Arc::new(link(connector.clone())?);
+        let word = match scm.zip(sweep) {
+            None => Word::new("no SCM is given"),
+            Some((scm, sweep)) => {
                 let reclaim = Reclaim {
                     replicas: replicas.clone(),
-                    scm: scm.clone(),
+                    scm,
                     disk: disk.clone(),
                     addresses: addresses.clone(),
                     clock: clock.clone(),
@@ -144,22 +163,8 @@ impl Om {
                     after: options.reclaim_after,
                 };
                 tasks.push(tokio::spawn(reclaim::go_on_always(reclaim)));
-                let sweep = Sweep {
-                    replicas: replicas.clone(),
-                    others,
-                    scm,
-                    nodes: Channels::new(connector.clone()),
-                    disk: disk.clone(),
-                    addresses: addresses.clone(),
-                    clock: clock.clone(),
-                    counts: swept,
-                    times: Times {
-                        after: options.sweep_after,
-                        every: options.sweep_every,
-                        behind_fence: options.reclaim_after,
-                    },
-                };
-                tasks.push(tokio::spawn(sweep::go_on_always(sweep)));
+                tasks.push(tokio::spawn(sweep::go_on_always(sweep.clone())));
+                tasks.push(tokio::spawn(sweep::complete_always(sweep)));
                 let link = link(connector)?;
                 let word = Word::new("it has not answered yet");
                 let (disk, replicas, word) = (disk.clone(), replicas.clone(), word);

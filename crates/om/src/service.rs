@@ -7,7 +7,7 @@ use crate::queries::{self, Query, Reach};
 use crate::reclaim::UnusedCounts;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
-use crate::sweep::SweepCounts;
+use crate::sweep::{Lacks, Sweep, SweepCounts};
 use crate::tables::{InGroup, InMemory, ROOT, Refusal};
 use futures::future::join_all;
 use futures::stream::BoxStream;
@@ -46,6 +46,8 @@ pub(crate) struct OmService {
     pub(crate) moves: Moves,
     pub(crate) unused: Arc<UnusedCounts>,
     pub(crate) swept: Arc<SweepCounts>,
+    /// `None`: there is no SCM that could tell of containers.
+    pub(crate) sweep: Option<Sweep>,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) reads: ReadPolicy,
@@ -366,7 +368,7 @@ impl OmService {
         self.change_in::<ops::FenceContainers>(group, request).await
     }
 
-    async fn sweep(&self, request: Request<GetSweepRequest>) -> Result<GetSweepResponse, Failure> {
+    async fn told_of_sweep(&self, request: Request<GetSweepRequest>) -> Result<GetSweepResponse, Failure> {
         let tables = self.current(ROOT).await?;
         let told = self.swept.told(&tables, request.into_inner().container);
         told.map_err(|error| Failure::internal(format!("read what was swept: {error:#}")))
@@ -376,6 +378,20 @@ impl OmService {
         self.serving(ROOT)?;
         self.swept.request(request.into_inner().container);
         Ok(RunSweepResponse {})
+    }
+
+    async fn switch_sweep(
+        &self,
+        request: Request<SwitchSweepRequest>,
+    ) -> Result<SwitchSweepResponse, Failure> {
+        let sweep = self.sweep.as_ref().ok_or_else(|| Failure::new(Code::Unavailable, "no SCM is given"))?;
+        sweep.switch(request.into_inner().start).await?;
+        Ok(SwitchSweepResponse {})
+    }
+
+    async fn fences_for(&self, request: Request<BringFencesRequest>) -> Result<BringFencesResponse, Failure> {
+        self.buckets.bring_fences(request.into_inner().group, Lacks::All).await?;
+        Ok(BringFencesResponse {})
     }
 
     /// All that a group has now, or later.
@@ -493,8 +509,10 @@ om_service! {
         fence_containers, FenceContainersRequest => FenceContainersResponse, fence;
         list_known_blocks, ListKnownBlocksRequest => ListKnownBlocksResponse, known_blocks;
         list_named_containers, ListNamedContainersRequest => ListNamedContainersResponse, named_containers;
-        get_sweep, GetSweepRequest => GetSweepResponse, sweep;
+        get_sweep, GetSweepRequest => GetSweepResponse, told_of_sweep;
         run_sweep, RunSweepRequest => RunSweepResponse, sweep_now;
+        switch_sweep, SwitchSweepRequest => SwitchSweepResponse, switch_sweep;
+        bring_fences, BringFencesRequest => BringFencesResponse, fences_for;
         restore_rows, RestoreRowsRequest => RestoreRowsResponse, restore;
     }
     changes {

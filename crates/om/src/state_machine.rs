@@ -4,7 +4,7 @@ use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
 use crate::tables::{
     APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, SENDING_PREFIX,
-    next_bucket, restored, skip_fences, skip_runs,
+    doubt_fences, next_bucket, restored, skip_runs,
 };
 use crate::taps::Taps;
 use crate::upgrade::{Upgrading, rows};
@@ -75,15 +75,7 @@ impl StateMachine for OmStateMachine {
     fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
         let db = self.dbs.current();
         let mut batch = rocksdb::WriteBatch::default();
-        if let Some(next) = next_bucket(&*db)? {
-            batch.put(NEXT_BUCKET_KEY, (next + NUMBERS_SKIPPED).to_le_bytes());
-            // Of the root alone: another group has lost what it has lost of them.
-            let (key, value) = skip_fences(&*db)?;
-            batch.put(key, value);
-        }
-        let sending =
-            rows(&db, SENDING_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));
-        skip_runs(&*db, sending)?.into_iter().for_each(|(key, value)| batch.put(key, value));
+        reset_rows(&db)?.into_iter().for_each(|(key, value)| batch.put(key, value));
         batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
         Db::put_applied(&mut batch, APPLIED_KEY, &applied);
         db.write(batch).context("write a reset")
@@ -92,6 +84,18 @@ impl StateMachine for OmStateMachine {
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         Some(Arc::new(Upgrading(self.dbs.clone())))
     }
+}
+
+/// The rows that a forced reset changes.
+pub(crate) fn reset_rows(db: &Db) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let sending =
+        rows(db, SENDING_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));
+    let mut changed = skip_runs(db, sending)?;
+    changed.push(doubt_fences(db)?);
+    if let Some(next) = next_bucket(db)? {
+        changed.push((NEXT_BUCKET_KEY.to_vec(), (next + NUMBERS_SKIPPED).to_le_bytes().to_vec()));
+    }
+    Ok(changed)
 }
 
 /// The answers, and what changed in the rows of buckets.

@@ -18,6 +18,7 @@
 //! | `m` + container | no further block of it is taken; in the root `SweptContainer`, empty until it was swept |
 //! | `M` | `Fences` |
 //! | `n` | next bucket number, `u64`, in the root |
+//! | `N` + group | `GroupSeen`, in the root |
 //! | `o` + bucket | of a bucket that is being made, deleted or moved, in the root: the key of its entry |
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
 //! | `q` | `RequestQueue` |
@@ -35,7 +36,8 @@ use anyhow::{Context, bail};
 use planted::Bug;
 use prost::Message;
 use proto::om::{
-    BucketEntry, BucketPlace, BucketRecord, BucketStage, Fences, RestoredNames, SendingBucket, Upload, Volume,
+    BucketEntry, BucketPlace, BucketRecord, BucketStage, Fences, GroupSeen, RestoredNames, SendingBucket,
+    Upload, Volume,
 };
 use proto::{Code, Failure};
 use rocksdb::{ReadOptions, ReadTier};
@@ -47,6 +49,8 @@ pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const FOUNDED_KEY: &[u8] = b"g";
 pub(crate) const UNUSED_TOTALS_KEY: &[u8] = b"h";
 pub(crate) const FENCES_KEY: &[u8] = b"M";
+/// The prefix of how far groups were when the root heard of them last.
+pub(crate) const SEEN_PREFIX: &[u8] = b"N";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 pub(crate) const RESTORED_KEY: &[u8] = b"j";
@@ -340,11 +344,23 @@ pub(crate) fn fences(tables: &impl Read) -> anyhow::Result<Fences> {
     Ok(tables.message(FENCES_KEY)?.unwrap_or_default())
 }
 
-/// The row by which no number of fences is one that was drawn without the knowledge of these tables.
-pub(crate) fn skip_fences(tables: &impl Read) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
-    let Fences { number, moves } = fences(tables)?;
-    let skipped = Fences { number: number + NUMBERS_SKIPPED, moves: moves + NUMBERS_SKIPPED };
-    Ok((FENCES_KEY.to_vec(), skipped.encode_to_vec()))
+/// The row of a group that was reset, or restored: others may have seen fences in it that it has not. In the root no number
+/// of fences and moves is one that was drawn without the knowledge of these tables.
+pub(crate) fn doubt_fences(tables: &impl Read) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+    let before = fences(tables)?;
+    let is_root = tables.get(NEXT_BUCKET_KEY)?.is_some();
+    let skipped = if is_root { NUMBERS_SKIPPED } else { 0 };
+    let (number, moves) = (before.number + skipped, before.moves + skipped);
+    Ok((FENCES_KEY.to_vec(), Fences { number, moves, lacks: true, ..before }.encode_to_vec()))
+}
+
+pub(crate) fn seen_key(group: u64) -> Vec<u8> {
+    [SEEN_PREFIX, &group.to_be_bytes()[..]].concat()
+}
+
+/// How far a group was when the root heard of it last; `None`: it never did.
+pub(crate) fn seen(tables: &impl Read, group: u64) -> anyhow::Result<Option<GroupSeen>> {
+    tables.message(&seen_key(group))
 }
 
 pub(crate) fn dropped_key(bucket: BucketNumber) -> Vec<u8> {
@@ -499,6 +515,7 @@ mod tests {
         assert_eq!(part_key(bucket, "0f", 3), b"p\0\0\0\0\0\0\x01\x020f\0\0\0\x03");
         assert_eq!(deleted_key(5, 1), b"d\0\0\0\0\0\0\0\x05\0\0\0\x01");
         assert_eq!(fenced_key(0x0102), b"m\0\0\0\0\0\0\x01\x02");
+        assert_eq!(seen_key(0x0102), b"N\0\0\0\0\0\0\x01\x02");
         assert_eq!(dropped_key(bucket), b"x\0\0\0\0\0\0\x01\x02");
         assert_eq!(remembered_key(7), b"s\0\0\0\0\0\0\0\x07");
     }

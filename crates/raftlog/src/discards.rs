@@ -174,6 +174,19 @@ impl Discards {
         Ok(discards.after(compacted))
     }
 
+    /// The list as it is now, unless it is this one.
+    pub async fn newer(&self, disk: &dyn Disk, owners_dir: &str) -> io::Result<Option<Discards>> {
+        let compacted = Compacted::read(disk, owners_dir, self.owner).await?;
+        let bytes = match disk.open(&path(owners_dir, self.owner), false).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            opened => opened?.len().await?,
+        };
+        match bytes == self.bytes && compacted == self.compacted {
+            true => Ok(None),
+            false => Discards::read(disk, owners_dir, self.owner).await.map(Some),
+        }
+    }
+
     pub(crate) async fn read_file(file: Arc<dyn File>, owner: OwnerId) -> io::Result<Discards> {
         let len = file.len().await?;
         if len > FILE_BYTES_MAX {

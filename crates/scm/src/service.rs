@@ -262,6 +262,13 @@ impl Scm for ScmService {
         Ok(Response::new(discards::discard_blocks(&*self.leader()?, request.into_inner())?))
     }
 
+    async fn note_fences(
+        &self,
+        request: Request<NoteFencesRequest>,
+    ) -> Result<Response<NoteFencesResponse>, Status> {
+        Ok(Response::new(om_groups::note_fences(&*self.leader()?, request.into_inner()).await?))
+    }
+
     async fn list_oms(&self, _request: Request<ListOmsRequest>) -> Result<Response<ListOmsResponse>, Status> {
         Ok(Response::new(om_groups::list(&*self.leader()?)))
     }

@@ -16,6 +16,7 @@
 //! | `s` | `Switches` |
 //! | `t` + host | the rack it stands in, text |
 //! | `u` + `n`/`o`/`p`/`c`/`r` + from, big-endian | to, `u64`: numbers that those whom a forced reset gave up may have drawn |
+//! | `w` | the number of the last fences that the root of names was heard to have made, `u64` |
 //!
 //! Numbers in values are little-endian; in keys big-endian, so that they sort.
 
@@ -54,6 +55,7 @@ const PIPELINES: u8 = b'p';
 const SWITCHES_KEY: &[u8] = b"s";
 const RACKS: u8 = b't';
 const LOST_NUMBERS: u8 = b'u';
+const FENCES_KEY: &[u8] = b"w";
 
 /// Persisted: older formats stay readable, newer ones are refused. 1 had no states of containers, no
 /// pipelines that close, no duties and no switches: it reads as 2, with all containers open and all nodes in
@@ -153,6 +155,8 @@ pub(crate) struct Tables {
     directory: Directory,
     /// `None` until they are set for the first time.
     switches: Option<Switches>,
+    /// The number of the last fences of the root of names that somebody has told of.
+    fences: u64,
     /// The next number of each kind; numbers start at 1 because 0 means "none".
     counters: BTreeMap<Counter, u64>,
     /// Numbers that those whom a forced reset gave up may have drawn: by the first of them, half-open.
@@ -183,6 +187,9 @@ impl Tables {
                 }
             }
             SWITCHES_KEY => self.switches = Some(Switches::decode(value)?),
+            FENCES_KEY => {
+                self.fences = u64::from_le_bytes(value.try_into().context("a number of fences has 8 bytes")?);
+            }
             CLUSTER_KEY => self.cluster = String::from_utf8(value.to_vec()).context("cluster id is text")?,
             [b'i', kind] => {
                 let counter = Counter::ALL.into_iter().find(|counter| *counter as u8 == *kind);
@@ -395,6 +402,10 @@ impl Tables {
         self.switches.unwrap_or(SWITCHES_AT_FIRST)
     }
 
+    pub(crate) fn fences(&self) -> u64 {
+        self.fences
+    }
+
     fn counter(&self, counter: Counter) -> u64 {
         self.counters.get(&counter).copied().unwrap_or_else(|| counter.first())
     }
@@ -439,6 +450,11 @@ impl<'a> TablesMut<'a> {
     pub(crate) fn set_switches(&mut self, switches: Switches) {
         self.batch.put(SWITCHES_KEY, switches.encode_to_vec());
         self.tables.switches = Some(switches);
+    }
+
+    pub(crate) fn set_fences(&mut self, number: u64) {
+        self.batch.put(FENCES_KEY, number.to_le_bytes());
+        self.tables.fences = number;
     }
 
     pub(crate) fn set_rack(&mut self, host: &str, rack: &str) {
@@ -578,6 +594,7 @@ mod tests {
         change.put_om(OmRecord { om, uuid, address: "o:1".into(), ..OmRecord::default() });
         change.put_om_group(OmGroupRecord { group: 0, ..OmGroupRecord::default() });
         change.set_switches(Switches { balancer: true, ..SWITCHES_AT_FIRST });
+        change.set_fences(77);
         change.set_rack("a", "r1");
         change.set_rack("b", "r2");
         change.forget_rack("a");

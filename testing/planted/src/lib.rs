@@ -47,6 +47,8 @@ pub enum Bug {
     FencesIgnored,
     /// `om`: what groups know of a container counts, though a bucket has moved while they were asked.
     MovesOverlooked,
+    /// `om`: a group that has fewer names than it had is taken for what it is now.
+    LessIsOverlooked,
     /// `om`: moves are counted again for each part of a container, and groups are those of before.
     GroupsBeforeCount,
     /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.

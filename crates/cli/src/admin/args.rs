@@ -506,9 +506,12 @@ pub(crate) enum SpaceCommand {
 pub(crate) enum SweepCommand {
     /// How far it is, and what it has found
     Status,
-    /// Look through one container now, or through all that are closed, once they have been for --sweep-after. Not after a
-    /// forced reset, a founding anew or a restore: what names are lacking then would be taken for garbage
+    /// Look through one container now, or through all that are closed, once they have been for --sweep-after
     Run { container: Option<u64> },
+    /// Look through nothing until told to
+    Stop,
+    /// Go on. All names that anybody has are served now: what none of them names is given up for good
+    Start,
     /// When one container was looked through last, and what came of it
     Explain { container: u64 },
 }

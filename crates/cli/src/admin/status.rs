@@ -377,14 +377,19 @@ fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
     count(Warning, "copies-failed", what, status.copies_failed, "replication status");
 }
 
-/// Names whose block is nowhere, as the root's leader knows. One that does not answer is told of elsewhere.
+/// Names whose block is nowhere, as the root's leader knows, and names that may be missing. One that does not answer is told
+/// of elsewhere.
 async fn look_at_names(scm: &Scm, findings: &mut Findings) {
-    if let Ok(Ok((count, first))) = timeout(NAMES_PATIENCE, sweep::count_lost(scm)).await
-        && count > 0
-    {
+    let Ok(Ok(found)) = timeout(NAMES_PATIENCE, sweep::found(scm)).await else { return };
+    let sweep::Found { lost, first, stopped } = found;
+    if lost > 0 {
         let first = first.map(|first| format!(", as {first}")).unwrap_or_default();
-        let what = format!("{count} keys have blocks that no replica has{first}");
+        let what = format!("{lost} keys have blocks that no replica has{first}");
         findings.note(Severity::Critical, "names-lost", what, "om lost");
+    }
+    if !stopped.is_empty() {
+        let what = format!("the sweep for blocks without a name is stopped: {stopped}");
+        findings.note(Severity::Warning, "sweep-stopped", what, "sweep status");
     }
 }
 

@@ -7,7 +7,7 @@ use super::keys;
 use super::scm::Scm;
 use super::uploads::age;
 use crate::table::{Cell, Tone, human_bytes, table};
-use proto::om::{GetSweepResponse, LostKey, SweptContainer};
+use proto::om::{GetSweepResponse, LostKey, SweepStop, SweptContainer};
 use serde_json::{Value, json};
 use std::time::Duration;
 use types::{Clock, SystemClock};
@@ -27,6 +27,16 @@ pub(super) async fn run(scm: &mut Scm, command: SweepCommand) -> anyhow::Result<
             );
             Ok(Answer::new(text, json!({ "container": container, "asked": true })))
         }
+        SweepCommand::Start => {
+            client.switch_sweep(true).await?;
+            let text = "the sweep goes on: what no name has now is given up for good\n".to_owned();
+            Ok(Answer::new(text, json!({ "stopped": null })))
+        }
+        SweepCommand::Stop => {
+            client.switch_sweep(false).await?;
+            let text = "the sweep is stopped: flotilla admin sweep start has it go on\n".to_owned();
+            Ok(Answer::new(text, json!({ "stopped": "an operator has stopped it" })))
+        }
         SweepCommand::Explain { container } => Ok(explained(container, &client.sweep(container).await?)),
     }
 }
@@ -37,20 +47,35 @@ pub(super) async fn lost(scm: &mut Scm) -> anyhow::Result<Answer> {
     Ok(lost_answer(&client.sweep(0).await?))
 }
 
-/// How many there are, and what one of them is.
-pub(super) async fn count_lost(scm: &Scm) -> anyhow::Result<(u64, Option<String>)> {
+/// What of it an operator has to look at.
+pub(super) struct Found {
+    /// Names without a block, and what one of them is.
+    pub(super) lost: u64,
+    pub(super) first: Option<String>,
+    /// Why nothing is swept before an operator says so; empty: it is.
+    pub(super) stopped: String,
+}
+
+pub(super) async fn found(scm: &Scm) -> anyhow::Result<Found> {
     let client = connect(&scm.addresses().join(","));
     let told = client.sweep(0).await?;
     let first = told.lost.first().and_then(|lost| lost.key.as_ref());
-    Ok((told.lost_total, first.map(|key| format!("{}/{}", keys::bucket(key), keys::what(key)))))
+    let first = first.map(|key| format!("{}/{}", keys::bucket(key), keys::what(key)));
+    Ok(Found { lost: told.lost_total, first, stopped: told.stop.unwrap_or_default().why })
 }
 
 fn status(told: &GetSweepResponse) -> Answer {
     let now_ms = SystemClock.now_ms();
-    let mut text = match told.paused.as_str() {
-        "" if told.looked_ms == 0 => "the sweep has not looked yet\n".to_owned(),
-        "" => "the sweep goes on\n".to_owned(),
-        why => format!("the sweep waits: {why}\n"),
+    let mut text = match (&told.stop, told.paused.as_str()) {
+        (Some(SweepStop { why, at_ms }), _) => format!(
+            "the sweep is stopped since {} ago: {why}\n\
+             It would give up for good what only the missing names have. Once all names that anybody has are served, or it is \
+             certain that there are no others: flotilla admin sweep start\n",
+            since(*at_ms, now_ms)
+        ),
+        (None, "") if told.looked_ms == 0 => "the sweep has not looked yet\n".to_owned(),
+        (None, "") => "the sweep goes on\n".to_owned(),
+        (None, why) => format!("the sweep waits: {why}\n"),
     };
     text += &format!(
         "{} containers are closed, as it found {} ago: {} were swept, the one longest ago {} ago; {} never\n",
@@ -90,6 +115,8 @@ fn status_to_json(told: &GetSweepResponse) -> Value {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let number = |number: u64| (number != 0).then_some(number);
     json!({
+        "stopped": told.stop.as_ref().map(|stop| stop.why.clone()),
+        "stopped_ms": told.stop.as_ref().map(|stop| stop.at_ms),
         "paused": text(&told.paused),
         "looked_ms": number(told.looked_ms),
         "closed": told.closed,
@@ -208,6 +235,12 @@ mod tests {
         let paused =
             GetSweepResponse { paused: "SCM is in safe mode".to_owned(), ..GetSweepResponse::default() };
         assert!(status(&paused).text.contains("SCM is in safe mode"));
+        let stop = Some(SweepStop { why: "group 3 of names was reset".to_owned(), at_ms: 1 });
+        let stopped = status(&GetSweepResponse { stop, ..paused });
+        for said in ["is stopped", "group 3 of names was reset", "flotilla admin sweep start"] {
+            assert!(stopped.text.contains(said), "{}", stopped.text);
+        }
+        assert_eq!(stopped.json["stopped"], "group 3 of names was reset");
         assert!(explained(4, &GetSweepResponse::default()).text.contains("never swept"));
     }
 }

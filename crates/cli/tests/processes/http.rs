@@ -158,7 +158,7 @@ fn names_exist_or_are_written_of(page: &str) {
 
 /// Names that a whole cluster need not show: with `--dns-listen`, with `--s3-request-log`, once a message was
 /// refused, while a snapshot is sent.
-const SHOWN_SOMETIMES: [&str; 8] = [
+const SHOWN_SOMETIMES: [&str; 9] = [
     "flotilla_dns_",
     "flotilla_s3_request_log_",
     "flotilla_raft_messages_refused_total",
@@ -167,6 +167,7 @@ const SHOWN_SOMETIMES: [&str; 8] = [
     "flotilla_om_unused_containers",
     "flotilla_om_unused_oldest",
     "flotilla_om_lost_names",
+    "flotilla_om_sweep_stopped",
     "flotilla_om_sweep_waiting_containers",
 ];
 

@@ -28,15 +28,22 @@ pub(crate) struct Names {
     addresses: Vec<String>,
     /// SCM itself, and what a test has beside OMs.
     others: Vec<Process>,
+    /// More of each OM's command line.
+    om_args: String,
     // Last, so that the processes end before their directories go.
     dir: TempDir,
 }
 
 impl Names {
     pub(crate) fn start(oms: usize) -> Names {
+        Names::start_with(oms, "")
+    }
+
+    pub(crate) fn start_with(oms: usize, om_args: &str) -> Names {
         let dir = tempfile::tempdir().unwrap();
         let scm = free_addresses(1).remove(0);
-        let mut names = Names { scm, oms: Vec::new(), addresses: Vec::new(), others: Vec::new(), dir };
+        let (oms_now, addresses, others) = Default::default();
+        let mut names = Names { scm, oms: oms_now, addresses, others, om_args: om_args.to_owned(), dir };
         let line = format!(
             "--roles scm --rpc {} --meta {} --dead-after {DEAD_AFTER}",
             names.scm,
@@ -58,8 +65,8 @@ impl Names {
 
     fn add_om(&mut self) {
         let (number, address) = (self.oms.len(), free_addresses(1).remove(0));
-        let line =
-            format!("--roles om --rpc {address} --meta {} --scm {}", self.meta(number).display(), self.scm);
+        let (meta, scm, more) = (self.meta(number), &self.scm, &self.om_args);
+        let line = format!("--roles om --rpc {address} --meta {} --scm {scm} {more}", meta.display());
         let (om, _) = self.process(&format!("om{number}"), &line);
         self.oms.push(om);
         self.addresses.push(address);
@@ -153,6 +160,27 @@ impl Names {
         (0..self.oms.len()).for_each(|om| fs::remove_dir_all(self.meta(om)).unwrap());
         // None is ready while nobody has the names.
         self.oms.iter_mut().for_each(Process::spawn_again);
+    }
+
+    /// Two of three die, and the third one's groups are reset to it, by what the command says.
+    pub(crate) fn reset_to_third(&mut self) {
+        self.oms[0].kill9();
+        self.oms[1].kill9();
+        let all_advice = admin_json(&self.scm, &["raft", "reset-membership", "--group", "om"]);
+        self.oms[2].kill9();
+        let meta = self.meta(2).display().to_string();
+        for advice in all_advice.as_array().unwrap() {
+            assert_eq!(advice["survivor"], self.number_of(2), "{advice:#}");
+            let command = advice["command"].as_str().unwrap().replace("META", &meta);
+            let line: Vec<String> = command.split_whitespace().skip(1).map(str::to_owned).collect();
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            let looked = flotilla(&line, None);
+            let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+            assert!(said.contains(&format!("OM {}", self.number_of(2))), "{looked:?}");
+            let done = flotilla(&[&line[..], &["--yes"]].concat(), None);
+            assert!(done.status.success(), "{done:?}");
+        }
+        self.oms[2].start_again();
     }
 
     /// One OM dies and loses its disk.
@@ -386,24 +414,7 @@ fn two_of_three_are_lost_for_good_and_come_back_after_all() {
     names.until_whole(3);
     names.fs(&["-mkdir", "/s3v/first"]);
     let lost: Vec<usize> = (0..2).collect();
-    for om in &lost {
-        names.oms[*om].kill9();
-    }
-    let all_advice = admin_json(&names.scm, &["raft", "reset-membership", "--group", "om"]);
-    names.oms[2].kill9();
-    let meta = names.meta(2).display().to_string();
-    for advice in all_advice.as_array().unwrap() {
-        assert_eq!(advice["survivor"], names.number_of(2), "{advice:#}");
-        let command = advice["command"].as_str().unwrap().replace("META", &meta);
-        let line: Vec<String> = command.split_whitespace().skip(1).map(str::to_owned).collect();
-        let line: Vec<&str> = line.iter().map(String::as_str).collect();
-        let looked = flotilla(&line, None);
-        let said = String::from_utf8_lossy(&looked.stdout).into_owned();
-        assert!(said.contains(&format!("OM {}", names.number_of(2))), "{looked:?}");
-        let done = flotilla(&[&line[..], &["--yes"]].concat(), None);
-        assert!(done.status.success(), "{done:?}");
-    }
-    names.oms[2].start_again();
+    names.reset_to_third();
     names.until_whole(1);
     names.until_fs(&["-mkdir", "-p", "/s3v/second"]);
     names.add_om();

@@ -1,6 +1,7 @@
 //! What writers that died have left behind comes back, and a name whose block is nowhere is told of.
 
 use crate::commands::{admin_json, flotilla};
+use crate::om_members::Names;
 use crate::s3::S3;
 use crate::{binary, commands};
 use client::{Client, ClientOptions, S3_VOLUME};
@@ -238,6 +239,110 @@ async fn a_key_whose_container_is_nowhere_is_told_of_by_name() {
     for n in (0..12).filter(|n| !is_lost(*n)) {
         assert!(s3.get(&key(n)).await.unwrap() == Some(body(n)), "object {n}");
     }
+}
+
+/// Waits until the sweep is stopped, and answers why.
+async fn until_stopped(scm: &str) -> String {
+    let mut why = String::new();
+    until("the sweep is stopped", async || {
+        let sweep = admin_json(scm, &["sweep", "status"]);
+        why = sweep["stopped"].as_str().unwrap_or_default().to_owned();
+        if why.is_empty() { Err(sweep.to_string()) } else { Ok(()) }
+    })
+    .await;
+    let status = flotilla(&["admin", "--scm", scm, "--json", "status"], None);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(status.contains("sweep-stopped"), "{status}");
+    why
+}
+
+/// Waits until the root's leader has looked since this moment.
+async fn until_looked(scm: &str) {
+    let looked = || admin_json(scm, &["sweep", "status"])["looked_ms"].as_u64().unwrap_or_default();
+    let before = looked();
+    until("the sweep has looked", async || match looked() > before {
+        true => Ok(()),
+        false => Err("not yet".to_owned()),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_copy_of_the_only_oms_directory_costs_no_byte_of_what_the_right_one_names() {
+    let (mut cluster, s3) = start("--sweep-after 1s --sweep-every 3s");
+    let scm = cluster.scm_address.clone();
+    s3.create_bucket().await.unwrap();
+    for n in 0..4 {
+        s3.put(&key(n), body(n)).await.unwrap();
+    }
+    let [meta, old, right] = ["om", "om-old", "om-right"].map(|name| cluster.path().join(name));
+    assert!(cluster.om.terminate().success());
+    copy(&meta, &old);
+    cluster.om.start_again();
+    for n in 4..12 {
+        s3.put(&key(n), body(n)).await.unwrap();
+    }
+    close_all(&cluster);
+    until_looked(&scm).await;
+    let live = live_bytes(&cluster);
+
+    assert!(cluster.om.terminate().success());
+    std::fs::rename(&meta, &right).unwrap();
+    copy(&old, &meta);
+    cluster.om.start_again();
+    assert_eq!(s3.get(&key(4)).await.unwrap(), None, "its names are those of before");
+    let why = until_stopped(&scm).await;
+    assert!(why.contains("put back to an older copy"), "{why}");
+    // A sweep would fence and ask, and SCM have blocks discarded.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert_eq!(live_bytes(&cluster), live);
+
+    assert!(cluster.om.terminate().success());
+    std::fs::remove_dir_all(&meta).unwrap();
+    std::fs::rename(&right, &meta).unwrap();
+    cluster.om.start_again();
+    for n in 0..12 {
+        assert!(s3.get(&key(n)).await.unwrap() == Some(body(n)), "object {n}");
+    }
+    until_looked(&scm).await;
+    let sweep = admin_json(&scm, &["sweep", "status"]);
+    assert!(sweep["stopped"].is_null() && sweep["orphans"] == 0, "the right names are there again: {sweep}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_forced_reset_nothing_is_swept_before_an_operator_says_so_and_what_is_written_is_taken() {
+    let times = "--reclaim-after 2s --any-reclaim-after --sweep-after 1s --sweep-every 3s";
+    let mut names = Names::start_with(3, times);
+    names.until_whole(3);
+    let s3 = S3::new(&names.add_data(), ACCESS_KEY, SECRET_KEY, BUCKET);
+    s3.create_bucket().await.unwrap();
+    s3.put(&key(0), body(0)).await.unwrap();
+    let scm = names.scm.clone();
+    until_looked(&scm).await;
+    names.reset_to_third();
+    names.until_whole(1);
+    let why = until_stopped(&scm).await;
+    assert!(why.contains("reset by force"), "{why}");
+    until("what is written is taken", async || {
+        s3.put(&key(1), body(1)).await.map_err(|why| format!("{why:?}"))
+    })
+    .await;
+    for n in 0..2 {
+        assert!(s3.get(&key(n)).await.unwrap() == Some(body(n)), "object {n}");
+    }
+    let started = flotilla(&["admin", "--scm", &scm, "sweep", "start"], None);
+    assert!(started.status.success(), "{started:?}");
+    until_looked(&scm).await;
+    let sweep = admin_json(&scm, &["sweep", "status"]);
+    assert!(sweep["stopped"].is_null(), "{sweep}");
+    let stopped = flotilla(&["admin", "--scm", &scm, "sweep", "stop"], None);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert!(until_stopped(&scm).await.contains("an operator"));
+}
+
+fn copy(from: &Path, to: &Path) {
+    let copied = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(copied.success());
 }
 
 /// As if it had never been there.

@@ -89,6 +89,8 @@ refused! {
     list_named_containers, ListNamedContainersRequest => ListNamedContainersResponse;
     get_sweep, GetSweepRequest => GetSweepResponse;
     run_sweep, RunSweepRequest => RunSweepResponse;
+    switch_sweep, SwitchSweepRequest => SwitchSweepResponse;
+    bring_fences, BringFencesRequest => BringFencesResponse;
     move_bucket, MoveBucketRequest => MoveBucketResponse;
     settle_move, SettleMoveRequest => SettleMoveResponse;
     send_bucket, SendBucketRequest => SendBucketResponse;

@@ -3,6 +3,7 @@
 use super::settle::{settle, settle_or_note};
 use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_use, notes_of};
 use crate::datanode_disk::DatanodeDisk;
+use crate::deletion::forget_listed;
 use crate::index::records::ContainerState;
 use crate::index::{Facts, Moves};
 use crate::layout::OWNERS_DIR;
@@ -117,6 +118,7 @@ impl<'a> Compaction<'a> {
         let _deleting = disk.deleting.lock().await;
         check_may_be_compacted(disk, pipelines, container).await?;
         settle(disk, container).await?;
+        forget_listed(disk, container).await?;
         let first = disk.space.unused_segment(OWNERS_DIR, owner).await?;
         let before = Compacted::read(&**files, OWNERS_DIR, owner).await?.before(first);
         // Before there is a segment that does not count.
@@ -150,7 +152,10 @@ impl<'a> Compaction<'a> {
         if self.moves.len() == 0 {
             return Ok(None);
         }
-        let facts = Facts { terms: self.reader.contents().terms.clone(), repeats: repeats.found().await? };
+        // What was discarded meanwhile has no row, and began a block all the same.
+        let listed = self.reader.newest_discards().await.context("read what was discarded")?;
+        let repeats = repeats.found(|index| listed.get(index).is_some()).await?;
+        let facts = Facts { terms: self.reader.contents().terms.clone(), repeats };
         Ok(Some(Copied { compaction: self, facts }))
     }
 

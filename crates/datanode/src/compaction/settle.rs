@@ -3,6 +3,7 @@
 use super::rewrite::measure_again;
 use crate::container_reader::{ContainerReader, Reading};
 use crate::datanode_disk::DatanodeDisk;
+use crate::deletion::forget_listed;
 use crate::index::{Index, Moves};
 use crate::layout::OWNERS_DIR;
 use crate::verdict::condemns;
@@ -58,6 +59,7 @@ pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> 
     if first_stray < start {
         let is_behind = disk.index.with(move |index| index.points_before(container, start)).await?;
         if is_behind {
+            forget_listed(disk, container).await?;
             let moves = find_moves(disk.space.disk(), container, &compacted, first_stray).await?;
             disk.space.move_discards(OWNERS_DIR, owner, |place| moves.get(place)).await?;
             let moved = disk.index.with(move |index| {

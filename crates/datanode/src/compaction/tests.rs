@@ -24,10 +24,11 @@ use raftlog::{Compacted, LogSpaceOptions, OwnerFile, owner_files, stray_segments
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use types::{BlockId, BlockName, Nonce, OwnerId};
+use types::{BlockId, BlockName, LogIndex, Nonce, OwnerId};
 
 const OWNER: OwnerId = OwnerId(FIRST.0);
 const EMFILE: i32 = 24;
+const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// Small segments, so that a compaction makes several.
 pub(super) fn options() -> DatanodeOptions {
@@ -187,6 +188,9 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     slow.await.unwrap().unwrap().unwrap();
     let used = disk_use(&**disk.space.disk(), FIRST).await.unwrap();
     assert!(used.discards.dead_bytes > 10 * SMALL_BYTES as u64, "counted where they are now: {used:?}");
+    let reader = ContainerReader::open(disk.space.disk(), FIRST, Reading::Whole).await.unwrap();
+    assert!(!(10..60).any(|local| reader.is_known_repeat(LogIndex(local))), "they began blocks");
+    drop(reader);
     let after = look(&disk).await.unwrap();
     let is_deleted = |local: u64| (10..60).contains(&local) || local == LARGE_BLOCK;
     assert_eq!(after.blocks, blocks_without(is_deleted));
@@ -258,6 +262,24 @@ async fn a_compaction_that_fails_after_its_end_is_finished() {
     assert_eq!((strays(&disk).await, look(&disk).await), (Vec::new(), Ok(before)));
 }
 
+/// Its row is there still, and so is the hash of the container with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_failed_half_way_is_finished_first() {
+    let left = Left::of_small_blocks().await;
+    let disk = open(&left).await;
+    delete(&disk, 10..40).await;
+    let hash = Some(look(&disk).await.unwrap().hash);
+    let measure = Measure { disk_bytes: 1, copied: false, hash, facts: Default::default() };
+    disk.index.save_measure(FIRST, &measure).unwrap();
+    let block = BlockId { container: FIRST, local: 50 };
+    let discard = |place| raftlog::Discard { tag: 50, name: 50, place };
+    let records: Vec<_> = disk.index.places(block).unwrap().into_iter().map(discard).collect();
+    disk.space.remember_discards(OWNERS_DIR, OWNER, &records).await.unwrap();
+    compacted(&disk).await.unwrap().unwrap();
+    let is_deleted = |local: u64| (10..40).contains(&local) || local == 50;
+    assert_eq!(look(&disk).await.unwrap().blocks, blocks_without(is_deleted));
+}
+
 /// Others may have taken the room since the container was chosen.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_would_take_the_reserve_is_given_up() {
@@ -327,7 +349,7 @@ async fn the_container_that_gives_most_for_what_it_costs_is_first_and_must_fit()
     let unreleased = crate::inventory::Replica { released: false, ..replica(50, 100) };
     assert_eq!(candidate(FIRST, &unreleased, 50), None);
 
-    let options = CompactOptions { above_percent: 50, bytes_per_second: 1, quiet: Default::default() };
+    let options = CompactOptions { above_percent: 50, bytes_per_second: 1, quiet: HOUR };
     let may_reclaim = Arc::new(AtomicBool::new(true));
     let mut compactor = Compactor::new(disk.clone(), Arc::default(), options, may_reclaim.clone());
     let put = |number, replica| {
@@ -340,6 +362,11 @@ async fn the_container_that_gives_most_for_what_it_costs_is_first_and_must_fit()
     put(4, replica(100 * room, 100 * room + room + 1));
     let mut next = || compactor.next().map(|candidate| candidate.container.0);
     assert_eq!(next(), Some(2));
+    let lately = |container| (types::ContainerId(container), tokio::time::Instant::now());
+    disk.deleted_lately.lock().unwrap().extend([lately(2), lately(3)]);
+    assert_eq!(next(), Some(2), "of one that is nearly dead something may be discarded all the time");
+    disk.inventory.remove(types::ContainerId(2), disk.id);
+    assert_eq!(next(), Some(1), "the third waits until that pauses");
     may_reclaim.store(false, Ordering::Relaxed);
     assert_eq!(next(), None, "an operator has stopped it");
 }

@@ -19,6 +19,8 @@ use types::ContainerId;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a container could not be compacted.
 const RETRY: Duration = Duration::from_secs(300);
+/// A container of which this much is dead is not waited for until nothing is discarded in it.
+const UNQUIET_PERCENT: u64 = 75;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactOptions {
@@ -87,10 +89,12 @@ impl Compactor {
         let is_quiet = |container: &ContainerId| {
             lately.get(container).is_none_or(|at| at.elapsed() >= self.options.quiet)
         };
-        let may_be = |container: &ContainerId| is_quiet(container) && !self.failed.contains_key(container);
+        let least = self.options.above_percent;
+        let above =
+            |container: &ContainerId| if is_quiet(container) { least } else { least.max(UNQUIET_PERCENT) };
         let found = self.disk.inventory.select(|(container, replica)| {
-            let is_here = replica.disk == self.disk.id && may_be(container);
-            is_here.then(|| candidate(*container, replica, self.options.above_percent)).flatten()
+            let is_here = replica.disk == self.disk.id && !self.failed.contains_key(container);
+            is_here.then(|| candidate(*container, replica, above(container))).flatten()
         });
         let room = self.disk.room_to_compact();
         let fitting = found.into_iter().filter(|candidate| candidate.live_bytes <= room);

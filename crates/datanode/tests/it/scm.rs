@@ -329,6 +329,13 @@ impl Scm for Service {
         not_played()
     }
 
+    async fn note_fences(
+        &self,
+        _: Request<scm::NoteFencesRequest>,
+    ) -> Result<Response<scm::NoteFencesResponse>, Status> {
+        not_played()
+    }
+
     async fn discard_blocks(
         &self,
         _: Request<scm::DiscardBlocksRequest>,

@@ -1,9 +1,10 @@
 //! From here on the group takes no block of these containers that it does not name already: what nobody names of them,
 //! nobody ever will ([`crate::sweep`]).
 //!
-//! The root numbers its fences. Any other group notes up to which number it has all of them: before it has, it takes no
+//! The root numbers its fences, and each look at which it makes some, or none. Any other group notes up to which number it has all of them: before it has, it takes no
 //! bucket ([`Apply::check_fenced`]), so that a group that is made later takes no block either that others were asked
-//! about.
+//! about. A group that was reset, or restored, may have lost fences, and does not know which: until it has all again it
+//! takes no block that it does not name.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::blocks::{BlockKey, NamingRows};
@@ -46,9 +47,12 @@ impl Operation for FenceContainers {
         apply: &mut Apply<'_, '_>,
         command: FenceContainersRequest,
     ) -> Result<FenceContainersResponse, Refusal> {
-        let (before, history) = (fences(apply.tables)?, runs_before(apply.tables)?);
-        let is_root = command.group == ROOT;
-        if !is_root && command.complete_to != 0 && command.history != history {
+        let (is_root, history) = (command.group == ROOT, runs_before(apply.tables)?);
+        if is_root {
+            apply.check_not_put_back(command.known)?;
+        }
+        let before = fences(apply.tables)?;
+        if command.complete_to != 0 && command.history != history {
             let why = format!("the group was reset or restored: its history is {history} now");
             return Err(Refusal::Passing(Failure::new(Code::NotHere, why)));
         }
@@ -56,28 +60,39 @@ impl Operation for FenceContainers {
             let why = format!("fences up to {} are of a time that is to come", command.complete_to);
             return Err(Refusal::Passing(Failure::invalid(why)));
         }
-        let mut is_any_new = false;
         for container in command.containers {
             let key = fenced_key(container);
             if apply.tables.get(&key)?.is_none() {
                 apply.tables.put(key, Vec::new());
-                is_any_new = true;
             }
         }
         let number = match is_root {
             // A root that was founded anew, or put back, goes on past all that the one before it told groups of.
-            true if is_any_new => apply.now_ms.max(before.number.saturating_add(1)),
-            true => before.number,
+            true => apply.now_ms.max(before.number.saturating_add(1)),
             false => before.number.max(command.complete_to),
         };
-        if number != before.number {
-            apply.tables.put(FENCES_KEY.to_vec(), Fences { number, ..before }.encode_to_vec());
+        let lacks = before.lacks && command.complete_to == 0;
+        let after = Fences { number, lacks, ..before.clone() };
+        if after != before {
+            apply.tables.put(FENCES_KEY.to_vec(), after.encode_to_vec());
         }
-        Ok(FenceContainersResponse { number, history, before: before.number })
+        Ok(FenceContainersResponse { number, history, before: before.number, index: apply.index })
     }
 }
 
 impl Apply<'_, '_> {
+    /// With the number that it draws now, a root that was put back would know as much as SCM.
+    fn check_not_put_back(&mut self, known: u64) -> Result<(), Refusal> {
+        let number = fences(self.tables)?.number;
+        if known <= number || planted::has(Bug::LessIsOverlooked) {
+            return Ok(());
+        }
+        self.stop_sweep(format!(
+            "the root of names was founded anew, or put back to an older copy: it had fences up to {known}, as SCM knows, and has \
+             them up to {number}"
+        ))
+    }
+
     /// Refuses a bucket while this group lacks fences that the root has.
     pub(super) fn check_fenced(&self, wanted: u64) -> Result<(), Refusal> {
         match fences(self.tables)?.number {
@@ -89,14 +104,21 @@ impl Apply<'_, '_> {
         }
     }
 
-    /// The first block that is of a fenced container, and that no row here names.
-    pub(super) fn beyond_fence(&self, pieces: &[BlockPiece]) -> anyhow::Result<Option<BlockKey>> {
+    /// The first block that is of a fenced container, or of one that may be (`lacks`), and that no row here names.
+    pub(super) fn beyond_fence(
+        &self,
+        pieces: &[BlockPiece],
+        lacks: bool,
+    ) -> anyhow::Result<Option<BlockKey>> {
         let (mut last, mut rows) = (None, NamingRows::default());
         for block in pieces.iter().filter_map(BlockKey::of) {
             let container = block.container();
             let is_fenced = match last {
                 Some((of, is_fenced)) if of == container => is_fenced,
-                _ => self.tables.get(&fenced_key(container))?.is_some() && !planted::has(Bug::FencesIgnored),
+                _ => {
+                    (lacks || self.tables.get(&fenced_key(container))?.is_some())
+                        && !planted::has(Bug::FencesIgnored)
+                }
             };
             last = Some((container, is_fenced));
             if is_fenced && !rows.name(self.tables, &block)? {
@@ -115,7 +137,7 @@ mod tests {
     use proto::om::{Bucket, BucketPlace, FreezeBucketCommand, HoldBucketRequest};
 
     fn fence(group: u64, containers: Vec<u64>, complete_to: u64) -> FenceContainersRequest {
-        FenceContainersRequest { group, containers, complete_to, history: 0 }
+        FenceContainersRequest { group, containers, complete_to, ..Default::default() }
     }
 
     #[test]
@@ -135,9 +157,31 @@ mod tests {
         namespace.commit("c", 5).unwrap();
         namespace.check_refused::<CommitKey>(commit_request("a", 1), Code::GivenUp);
         let again = namespace.run::<FenceContainers>(fence(ROOT, vec![1, 3], 0)).unwrap();
-        assert_eq!((again.before, again.number), (fenced.number, fenced.number), "there is nothing new");
+        assert_eq!(
+            (again.before, again.number > fenced.number),
+            (fenced.number, true),
+            "each look has a number"
+        );
         let more = namespace.run::<FenceContainers>(fence(ROOT, vec![7], 0)).unwrap();
-        assert_eq!((more.before, more.number), (fenced.number, namespace.now_ms));
+        assert_eq!((more.before, more.number), (again.number, namespace.now_ms));
+    }
+
+    #[test]
+    fn a_group_that_was_reset_takes_no_block_before_it_has_all_fences_again() {
+        let mut group = Namespace::new();
+        group.commit("a", 1).unwrap();
+        group.put_records(crate::state_machine::reset_rows(&group.db).unwrap());
+        let history = runs_before(&group.db).unwrap();
+        group.check_refused::<CommitKey>(commit_request("b", 2), Code::NotYet);
+        assert_eq!(group.deleted_containers(), [0u64; 0], "its writer repeats it");
+        group.commit("a", 1).unwrap();
+        group.commit("c", 1).unwrap();
+        group.run::<FenceContainers>(fence(5, vec![2], 0)).unwrap();
+        group.check_refused::<CommitKey>(commit_request("b", 3), Code::NotYet);
+        group.check_refused::<FenceContainers>(fence(5, vec![], 9), Code::NotHere);
+        group.run::<FenceContainers>(FenceContainersRequest { history, ..fence(5, vec![], 9) }).unwrap();
+        group.commit("b", 3).unwrap();
+        group.check_refused::<CommitKey>(commit_request("d", 2), Code::GivenUp);
     }
 
     #[test]
@@ -154,6 +198,25 @@ mod tests {
         anew.now_ms = 5;
         let numbers = [2, 3].map(|container| number(&mut anew, container));
         assert!(last < numbers[0] && numbers[0] < numbers[1], "{numbers:?}");
+    }
+
+    #[test]
+    fn a_root_that_has_not_drawn_what_scm_was_told_of_was_put_back() {
+        let mut root = Namespace::empty();
+        let known = root.run::<FenceContainers>(fence(ROOT, vec![1], 0)).unwrap().number;
+        let look = |root: &mut Namespace, known| {
+            let look = FenceContainersRequest { known, ..fence(ROOT, vec![], 0) };
+            root.run::<FenceContainers>(look).unwrap();
+            fences(&root.db).unwrap().stop.map(|stop| stop.why).unwrap_or_default()
+        };
+        assert_eq!(look(&mut root, known), "");
+        let mut old = Namespace::empty();
+        old.now_ms = known + 1000;
+        assert!(look(&mut old, known).contains("older copy"));
+        assert!(
+            look(&mut old, known).contains("older copy"),
+            "it has drawn a later number, and stays stopped"
+        );
     }
 
     #[test]

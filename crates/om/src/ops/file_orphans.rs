@@ -5,7 +5,7 @@ use crate::blocks::{BlockKey, IN_CONTAINER_BYTES, NamingRows};
 use crate::tables::{Read, Refusal, fenced_key, fences};
 use planted::Bug;
 use prost::Message;
-use proto::om::{FileOrphansCommand, FileOrphansReply, UnusedBlock};
+use proto::om::{Fences, FileOrphansCommand, FileOrphansReply, UnusedBlock};
 use proto::{Code, Failure};
 
 pub(crate) struct FileOrphans;
@@ -26,7 +26,10 @@ impl Operation for FileOrphans {
     /// Between the first group that was asked and this entry no bucket has changed its group, or it files nothing: so each
     /// name was where it was asked for. What is filed already, or named here, stays as it is.
     fn apply(apply: &mut Apply<'_, '_>, command: FileOrphansCommand) -> Result<FileOrphansReply, Refusal> {
-        let moves = fences(apply.tables)?.moves;
+        let Fences { moves, stop, .. } = fences(apply.tables)?;
+        if let Some(stop) = stop {
+            return Err(passing(&format!("the sweep is stopped: {}", stop.why)));
+        }
         if moves != command.moves && !planted::has(Bug::MovesOverlooked) {
             return Err(passing("a bucket came to be in another group while groups were asked"));
         }

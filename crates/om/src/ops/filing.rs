@@ -16,11 +16,17 @@ impl Apply<'_, '_> {
     /// Refuses what would name a block that is unused by now, and may be gone, or that is of a container of which nothing
     /// more is taken. Whoever finds its blocks refused once has them filed, and writes again.
     pub(super) fn check_takes(&mut self, pieces: &[BlockPiece]) -> Result<(), Refusal> {
+        let lacks = fences(self.tables)?.lacks;
         let (refused, code) = match self.unused_of(pieces)? {
             Some(unused) => (Some(unused), self.code_of_unused()?),
-            None => (self.beyond_fence(pieces)?, Code::GivenUp),
+            None => (self.beyond_fence(pieces, lacks)?, Code::GivenUp),
         };
         let Some(block) = refused else { return Ok(()) };
+        if lacks && code == Code::GivenUp {
+            let why =
+                "the group was reset or restored, and waits to be told of all fences against old blocks";
+            return Err(Refusal::Passing(Failure::new(Code::NotYet, why)));
+        }
         let why = format!("block {:?} was given up: write it again", block.to_proto());
         Err(Failure::new(code, why).into())
     }

@@ -6,8 +6,8 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{
-    FOUNDED_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, RESTORED_KEY, Refusal, SENDING_PREFIX, next_bucket,
-    restored, skip_fences, skip_runs,
+    FOUNDED_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, RESTORED_KEY, Refusal, SENDING_PREFIX, doubt_fences,
+    next_bucket, restored, skip_runs,
 };
 use prost::Message;
 use proto::om::{FoundedCommand, FoundedReply, RestoredNames};
@@ -43,9 +43,9 @@ fn end_restore(apply: &mut Apply<'_, '_>, names: RestoredNames) -> Result<(), Re
     if let Some(next) = next_bucket(apply.tables)? {
         let next = next.saturating_add(NUMBERS_SKIPPED).max(apply.now_ms);
         apply.tables.put(NEXT_BUCKET_KEY.to_vec(), next.to_le_bytes().to_vec());
-        let (key, value) = skip_fences(apply.tables)?;
-        apply.tables.put(key, value);
     }
+    let (key, value) = doubt_fences(apply.tables)?;
+    apply.tables.put(key, value);
     // Another group may have come from a later moment of the backup, and have parts of a run that is yet to begin here.
     let sending: Vec<_> = apply.tables.scan(SENDING_PREFIX).collect();
     for (key, value) in skip_runs(apply.tables, sending.into_iter())? {

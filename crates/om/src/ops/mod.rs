@@ -24,6 +24,7 @@ mod forget_blocks;
 mod founded;
 mod hold_bucket;
 mod move_bucket;
+mod note_groups;
 mod note_swept;
 mod precondition;
 mod receive_rows;
@@ -34,6 +35,8 @@ mod send_bucket;
 mod settle_bucket;
 mod settle_move;
 mod sort_deleted;
+mod start_sweep;
+mod stop_sweep;
 mod sweep_rows;
 mod walk_dropped;
 
@@ -56,6 +59,7 @@ pub(crate) use forget_blocks::ForgetBlocks;
 pub(crate) use founded::Founded;
 pub(crate) use hold_bucket::HoldBucket;
 pub(crate) use move_bucket::MoveBucket;
+pub(crate) use note_groups::NoteGroups;
 pub(crate) use note_swept::NoteSwept;
 pub(crate) use receive_rows::ReceiveRows;
 pub(crate) use release_bucket::ReleaseBucket;
@@ -65,6 +69,8 @@ pub(crate) use send_bucket::{BeginRun, FreezeBucket, SendBucket};
 pub(crate) use settle_bucket::{SettleBucket, settle_id};
 pub(crate) use settle_move::{MoveEnded, SettleMove};
 pub(crate) use sort_deleted::SortDeleted;
+pub(crate) use start_sweep::StartSweep;
+pub(crate) use stop_sweep::StopSweep;
 pub(crate) use sweep_rows::SweepRows;
 pub(crate) use walk_dropped::WalkDropped;
 
@@ -332,6 +338,9 @@ fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om
         om_command::Command::FenceContainers(command) => run::<FenceContainers>(apply, command),
         om_command::Command::FileOrphans(command) => run::<FileOrphans>(apply, command),
         om_command::Command::NoteSwept(command) => run::<NoteSwept>(apply, command),
+        om_command::Command::NoteGroups(command) => run::<NoteGroups>(apply, command),
+        om_command::Command::StopSweep(command) => run::<StopSweep>(apply, command),
+        om_command::Command::StartSweep(command) => run::<StartSweep>(apply, command),
         om_command::Command::RestoreRows(command) => run::<RestoreRows>(apply, command),
         om_command::Command::CreateVolume(command) => run::<CreateVolume>(apply, command),
         om_command::Command::DeleteVolume(command) => run::<DeleteVolume>(apply, command),

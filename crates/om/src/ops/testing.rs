@@ -109,6 +109,11 @@ impl Namespace {
         assert_eq!(but_filed(self), before, "a refused command changed the tables");
     }
 
+    /// In the root: a group was so far.
+    pub(crate) fn set_seen(&mut self, seen: proto::om::GroupSeen) {
+        self.put_records(vec![(crate::tables::seen_key(seen.group), seen.encode_to_vec())]);
+    }
+
     /// Tables as they were before.
     pub(crate) fn set_records(&mut self, records: &[(Vec<u8>, Vec<u8>)]) {
         let mut overlay = Overlay::new(&self.db);

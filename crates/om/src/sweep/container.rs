@@ -7,7 +7,7 @@ use super::outside::sources;
 use super::worker::Worker;
 use crate::blocks::IN_CONTAINER_BYTES;
 use crate::ops::{FileOrphans, NoteSwept};
-use crate::tables::{ROOT, fences};
+use crate::tables::fences;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use proto::om::{
@@ -82,17 +82,9 @@ impl Worker {
             info!(container, orphans, orphan_bytes, lost, "swept a container");
         }
         self.sweep.counts.note_lost(container, lost.count, lost.some);
-        self.change::<NoteSwept>(NoteSweptCommand { container, swept: Some(swept) }).await?;
+        self.root.change::<NoteSwept>(NoteSweptCommand { container, swept: Some(swept) }).await?;
         self.sweep.counts.swept.count();
         Ok(())
-    }
-
-    /// All groups that may have a bucket: those that SCM tells of, and those that the root's buckets are in, or move to.
-    pub(super) async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
-        let mut groups = self.sweep.others.groups.all();
-        groups.insert(ROOT);
-        groups.extend(self.read(super::worker::groups_of_buckets).await?);
-        Ok(groups)
     }
 }
 
@@ -106,11 +98,11 @@ struct Asking<'a> {
 
 impl Asked for Asking<'_> {
     async fn moves(&self) -> Result<u64, Failure> {
-        self.worker.read(|root| Ok(fences(root)?.moves)).await
+        self.worker.root.read(|root| Ok(fences(root)?.moves)).await
     }
 
     async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
-        self.worker.groups().await
+        self.worker.root.groups().await
     }
 
     /// A part of the blocks of the first replica that answers.
@@ -139,7 +131,7 @@ impl Asked for Asking<'_> {
         let blocks: Vec<u8> = orphans.iter().flat_map(|(block, _)| *block).collect();
         let lengths = orphans.iter().map(|(_, length)| *length).collect();
         let file = FileOrphansCommand { container: self.container, blocks: blocks.into(), lengths, moves };
-        let filed = self.worker.change::<FileOrphans>(file).await?;
+        let filed = self.worker.root.change::<FileOrphans>(file).await?;
         let counts = &self.worker.sweep.counts;
         counts.orphans.add(filed.filed);
         counts.orphan_bytes.add(filed.bytes);

@@ -1,6 +1,6 @@
 //! How far the sweep is, and what it has found, for operators and Prometheus.
 
-use crate::tables::{Read, fenced_key};
+use crate::tables::{Read, fenced_key, fences};
 use metrics::{Counter, Exposition, Metric};
 use proto::om::{GetSweepResponse, LostKey, SweptContainer};
 use statedb::Db;
@@ -25,6 +25,10 @@ const FAILED: Metric = Metric {
 const LOST: Metric = Metric {
     name: "flotilla_om_lost_names",
     help: "Keys and parts that name a block which no replica has, as the root's leader has found; of the root.",
+};
+const STOPPED: Metric = Metric {
+    name: "flotilla_om_sweep_stopped",
+    help: "Whether nothing is swept before an operator says so, as names may be missing for a while; of the root.",
 };
 const WAITING: Metric = Metric {
     name: "flotilla_om_sweep_waiting_containers",
@@ -52,6 +56,7 @@ struct State {
     /// The root is led from here.
     is_leader: bool,
     paused: String,
+    is_stopped: bool,
     look: Look,
     waiting: u64,
     under_way: u64,
@@ -108,6 +113,10 @@ impl SweepCounts {
 
     pub(super) fn pause(&self, why: &str) {
         self.change(|state| state.paused = why.to_owned());
+    }
+
+    pub(super) fn note_stopped(&self, is_stopped: bool) {
+        self.change(|state| state.is_stopped = is_stopped);
     }
 
     pub(super) fn note_look(&self, look: Look) {
@@ -182,6 +191,7 @@ impl SweepCounts {
         let row = if container == 0 { None } else { Read::get(tables, &fenced_key(container))? };
         let swept: Option<SweptContainer> =
             row.as_ref().map(|row| crate::tables::decode(b"m", row)).transpose()?;
+        let stop = fences(tables)?.stop;
         Ok(self.change(|state| GetSweepResponse {
             paused: state.paused.clone(),
             closed: state.look.closed,
@@ -201,6 +211,7 @@ impl SweepCounts {
             lost_total: state.lost.values().map(|(count, _)| count).sum(),
             is_fenced: row.is_some(),
             container: swept.filter(|swept| swept.swept_ms != 0),
+            stop,
         }))
     }
 
@@ -211,11 +222,12 @@ impl SweepCounts {
         exposition.counter(FAILED, &[], self.failed.get());
         let led = self.change(|state| {
             let lost = state.lost.values().map(|(count, _)| count).sum::<u64>();
-            state.is_leader.then_some((lost, state.waiting))
+            state.is_leader.then_some((lost, state.waiting, state.is_stopped))
         });
-        if let Some((lost, waiting)) = led {
+        if let Some((lost, waiting, is_stopped)) = led {
             exposition.gauge(LOST, &[], lost);
             exposition.gauge(WAITING, &[], waiting);
+            exposition.gauge(STOPPED, &[], u64::from(is_stopped));
         }
     }
 }

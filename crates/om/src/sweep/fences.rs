@@ -1,18 +1,19 @@
 //! The way of the root's fences to the other groups.
 
+use super::root::{as_seen, broken};
 use crate::ops::FENCED_AT_ONCE;
 use crate::others::Others;
-use crate::tables::{FENCED_PREFIX, ROOT, fenced_key, fences};
+use crate::tables::{FENCED_PREFIX, fenced_key, fences};
 use crate::upgrade::rows_from;
 use anyhow::Context;
-use proto::om::{FenceContainersRequest, FenceContainersResponse};
+use proto::om::{FenceContainersRequest, FenceContainersResponse, Fences, GroupSeen};
 use proto::{Code, Failure};
 use statedb::Db;
 use std::sync::Arc;
 
 /// Fences that the root has made with one number. Whoever has those up to the one before needs no more.
 #[derive(Clone, Copy)]
-pub(super) struct New<'a> {
+pub(crate) struct New<'a> {
     pub(super) before: u64,
     pub(super) number: u64,
     pub(super) containers: &'a [u64],
@@ -20,7 +21,7 @@ pub(super) struct New<'a> {
 
 /// What a group may lack.
 #[derive(Clone, Copy)]
-pub(super) enum Lacks<'a> {
+pub(crate) enum Lacks<'a> {
     /// What its number says.
     ByNumber,
     /// These, if it has those before, by its number.
@@ -32,9 +33,9 @@ pub(super) enum Lacks<'a> {
 /// What a group was told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Told {
-    /// It has all fences of the root up to this number.
-    pub(super) number: u64,
-    /// All of them, as it did not have those of before: in it they are young.
+    /// How far it is since.
+    pub(super) seen: GroupSeen,
+    /// All fences, as it did not have those of before: in it they are young.
     pub(super) is_all: bool,
 }
 
@@ -49,16 +50,10 @@ fn sent<'a>(number: u64, known: u64, lacks: Lacks<'a>) -> Option<Lacks<'a>> {
     }
 }
 
-/// Has a group take all fences that the root has now, and answers up to which number these are.
-pub(crate) async fn bring_all(root: Arc<Db>, others: &Others, group: u64) -> Result<u64, Failure> {
-    let told = bring(root, group, Lacks::ByNumber, |some| ask(others, some)).await;
-    told.map(|told| told.number)
-}
-
-/// Has a group other than the root take what it lacks.
-pub(super) async fn bring<F>(
+/// Has a group other than the root, which has said this of itself, take what it lacks.
+pub(super) async fn send<F>(
     root: Arc<Db>,
-    group: u64,
+    said: GroupSeen,
     lacks: Lacks<'_>,
     ask: impl Fn(FenceContainersRequest) -> F,
 ) -> Result<Told, Failure>
@@ -66,24 +61,26 @@ where
     F: Future<Output = Result<FenceContainersResponse, Failure>>,
 {
     // Before the rows: they are all that there were at this number, or more.
-    let number = fences(&*root).map_err(broken)?.number;
-    if group == ROOT {
-        return Ok(Told { number, is_all: false });
+    let Fences { number, lacks: is_root_short, .. } = fences(&*root).map_err(broken)?;
+    if is_root_short {
+        let why = "the root was reset or restored, and makes its fences anew";
+        return Err(Failure::new(Code::NotYet, why));
     }
-    let known = ask(FenceContainersRequest { group, ..FenceContainersRequest::default() }).await?;
-    let history = known.history;
-    match sent(number, known.number, lacks) {
-        None => Ok(Told { number, is_all: false }),
+    let GroupSeen { group, history, .. } = said;
+    let (told, is_all) = match sent(number, said.number, lacks) {
+        None => return Ok(Told { seen: said, is_all: false }),
         Some(Lacks::New(New { number, containers, .. })) => {
             let containers = containers.to_vec();
-            let some = FenceContainersRequest { group, containers, complete_to: number, history };
-            ask(some).await.map(|_| Told { number, is_all: false })
+            let some = FenceContainersRequest { group, containers, complete_to: number, history, known: 0 };
+            (ask(some).await?, false)
         }
         Some(_) => {
-            let all = FenceContainersRequest { group, containers: Vec::new(), complete_to: number, history };
-            send_all(root, all, ask).await.map(|()| Told { number, is_all: true })
+            let containers = Vec::new();
+            let all = FenceContainersRequest { group, containers, complete_to: number, history, known: 0 };
+            (send_all(root, all, ask).await?, true)
         }
-    }
+    };
+    Ok(Told { seen: as_seen(group, &told), is_all })
 }
 
 /// Sends all rows of the root, and with the last of them that they are complete.
@@ -91,7 +88,7 @@ async fn send_all<F>(
     root: Arc<Db>,
     all: FenceContainersRequest,
     ask: impl Fn(FenceContainersRequest) -> F,
-) -> Result<(), Failure>
+) -> Result<FenceContainersResponse, Failure>
 where
     F: Future<Output = Result<FenceContainersResponse, Failure>>,
 {
@@ -111,7 +108,7 @@ where
             return Err(Failure::new(Code::NotHere, why));
         }
         if is_last {
-            return Ok(());
+            return Ok(taken);
         }
     }
 }
@@ -132,10 +129,6 @@ pub(super) async fn ask(
     some: FenceContainersRequest,
 ) -> Result<FenceContainersResponse, Failure> {
     others.ask(some.group, some, |mut om, some| async move { om.fence_containers(some).await }).await
-}
-
-fn broken(error: anyhow::Error) -> Failure {
-    Failure::internal(format!("read fences: {error:#}"))
 }
 
 #[cfg(test)]
@@ -167,7 +160,12 @@ mod tests {
     async fn brought(root: &Namespace, group: &RefCell<Namespace>, lacks: Lacks<'_>) -> Told {
         let (_dir, db) = tables(root);
         let ask = |some| std::future::ready(group.borrow_mut().run::<FenceContainers>(some));
-        bring(db, GROUP, lacks, ask).await.unwrap()
+        let said = ask(FenceContainersRequest { group: GROUP, ..Default::default() }).await.unwrap();
+        send(db, as_seen(GROUP, &said), lacks, ask).await.unwrap()
+    }
+
+    fn what(told: Told) -> (u64, bool) {
+        (told.seen.number, told.is_all)
     }
 
     fn fenced(group: &RefCell<Namespace>) -> Vec<u64> {
@@ -180,21 +178,32 @@ mod tests {
         let (mut root, group) = (Namespace::empty(), RefCell::new(Namespace::empty()));
         let first = fence(&mut root, &[1, 2]);
         let told = brought(&root, &group, Lacks::ByNumber).await;
-        assert_eq!((told, fenced(&group)), (Told { number: first.number, is_all: true }, vec![1, 2]));
+        assert_eq!((what(told), fenced(&group)), ((first.number, true), vec![1, 2]));
         let nothing = brought(&root, &group, Lacks::ByNumber).await;
-        assert_eq!(nothing, Told { number: first.number, is_all: false });
+        assert_eq!(what(nothing), (first.number, false));
 
         let containers = &[3][..];
         let FenceContainersResponse { before, number, .. } = fence(&mut root, containers);
         let told = brought(&root, &group, Lacks::New(New { before, number, containers })).await;
-        assert_eq!((told, fenced(&group)), (Told { number, is_all: false }, vec![1, 2, 3]));
+        assert_eq!((what(told), fenced(&group)), ((number, false), vec![1, 2, 3]));
 
         // Somebody else's came between what the group has and these.
         fence(&mut root, &[4]);
         let containers = &[5][..];
         let FenceContainersResponse { before, number, .. } = fence(&mut root, containers);
         let told = brought(&root, &group, Lacks::New(New { before, number, containers })).await;
-        assert_eq!((told, fenced(&group)), (Told { number, is_all: true }, vec![1, 2, 3, 4, 5]));
+        assert_eq!((what(told), fenced(&group)), ((number, true), vec![1, 2, 3, 4, 5]));
+    }
+
+    #[tokio::test]
+    async fn a_root_that_lacks_fences_itself_tells_nobody_that_these_are_all() {
+        let (mut root, group) = (Namespace::empty(), RefCell::new(Namespace::empty()));
+        fence(&mut root, &[1]);
+        root.put_records(crate::state_machine::reset_rows(&root.db).unwrap());
+        let (_dir, db) = tables(&root);
+        let ask = |some| std::future::ready(group.borrow_mut().run::<FenceContainers>(some));
+        let told = send(db, GroupSeen { group: GROUP, ..GroupSeen::default() }, Lacks::All, ask).await;
+        assert!(told.is_err_and(|failure| failure.code == Code::NotYet) && fenced(&group).is_empty());
     }
 
     #[tokio::test]

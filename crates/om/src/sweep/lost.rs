@@ -185,7 +185,7 @@ impl Worker {
     /// Names of blocks in containers that SCM has deleted or does not know, and no node has. Answers whether there are none,
     /// for certain.
     pub(super) async fn find_unknown(&self) -> Result<bool, Failure> {
-        let groups = self.groups().await?;
+        let groups = self.root.groups().await?;
         let mut named = BTreeSet::new();
         for group in &groups {
             self.named_containers(*group, &mut named).await?;

@@ -9,9 +9,11 @@
 //! ```
 //!
 //! What a group names of a fenced container only ever becomes less, so what no group knows, none ever will. A new group
-//! has no bucket before it has all fences ([`crate::ops::FenceContainers`]).
+//! has no bucket before it has all fences ([`crate::ops::FenceContainers`]). Where names may only be missing for a while,
+//! since a group has fewer than it had, nothing is swept before an operator says so ([`crate::ops::NoteGroups`]).
 
 mod compare;
+mod complete;
 mod container;
 mod counts;
 mod fences;
@@ -21,12 +23,16 @@ mod lost;
 mod model;
 mod outside;
 mod queue;
+mod root;
+mod start;
 #[cfg(test)]
 pub(crate) mod testing;
 mod worker;
 
+pub(crate) use complete::complete_always;
 pub(crate) use counts::SweepCounts;
-pub(crate) use fences::bring_all;
+pub(crate) use fences::Lacks;
+pub(crate) use root::Root;
 
 use crate::link::Link;
 use crate::others::Others;
@@ -41,7 +47,7 @@ use tokio::time::sleep;
 use types::{Clock, GroupId};
 use worker::Worker;
 
-/// The time after which a new leader begins.
+/// The time after which a new leader begins, and after which it is looked again what groups that are led here lack.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the root's leader needs to sweep.
@@ -57,6 +63,8 @@ pub(crate) struct Sweep {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counts: Arc<SweepCounts>,
     pub(crate) times: Times,
+    /// Of this process's software.
+    pub(crate) version: String,
 }
 
 #[derive(Clone, Copy, Debug)]

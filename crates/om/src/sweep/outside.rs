@@ -8,7 +8,7 @@ use proto::datanode::{HeadRequest, ListBlocksRequest, ListBlocksResponse};
 use proto::scm::scm_client::ScmClient;
 use proto::scm::{
     ContainerInfo, ContainerState, DiskState, GetClusterStatusRequest, ListContainersRequest,
-    ListDatanodesRequest, NodeDuty, NodeState, ReplicaState,
+    ListDatanodesRequest, ListOmsRequest, NodeDuty, NodeState, NoteFencesRequest, OmInfo, ReplicaState,
 };
 use proto::{Code, Failure, in_cluster};
 use rpc::Channel;
@@ -71,6 +71,33 @@ impl Sweep {
             true => Some("an operator has stopped it: flotilla admin reclaim start"),
             false => None,
         })
+    }
+
+    /// Tells SCM of the root's last fences, 0: of none, and answers the number of those that it knew before.
+    pub(super) async fn fences_known(&self, before: u64, number: u64) -> Result<u64, Failure> {
+        let noted = self.scm(|mut scm, cluster| {
+            let request = in_cluster(Request::new(NoteFencesRequest { number, before }), cluster);
+            async move { scm.note_fences(request).await }
+        });
+        Ok(noted.await?.known)
+    }
+
+    /// Which OM runs another release: one of before stops at the first fence that it hears of.
+    pub(super) async fn another_release(&self) -> Result<Option<String>, Failure> {
+        let listed = self.scm(|mut scm, cluster| {
+            let request = in_cluster(Request::new(ListOmsRequest {}), cluster);
+            async move { scm.list_oms(request).await }
+        });
+        let oms = listed.await?.oms;
+        let may_be_of_another =
+            |om: &&OmInfo| om.state() != NodeState::NodeDead && om.version != self.version;
+        Ok(oms.iter().find(may_be_of_another).map(|om| {
+            let OmInfo { om, version, .. } = om;
+            format!(
+                "OM {om} runs release {version:?}, and the root's leader {:?}: upgrade all OMs",
+                self.version
+            )
+        }))
     }
 
     /// The containers that SCM has above this one, with their states, as many as go into an answer, and whether there are

@@ -1,26 +1,27 @@
 //! Sweeps, as long as the root is led from here.
 
 use super::counts::{Look, Requested};
-use super::fences::{Lacks, New, ask, bring, container_in};
+use super::fences::{Lacks, New, container_in};
 use super::queue::Queue;
+use super::root::{Root, as_seen};
 use super::{Sweep, Times};
-use crate::ops::{self, FENCED_AT_ONCE, FenceContainers, Fresh, Operation};
+use crate::ops::{FENCED_AT_ONCE, StopSweep};
 use crate::replica::Replica;
-use crate::tables::{FENCED_PREFIX, NAMES_PREFIX, ROOT, decode, fences};
+use crate::tables::{FENCED_PREFIX, NAMES_PREFIX, ROOT, decode};
 use crate::upgrade::rows;
-use futures::future::try_join_all;
-use proto::om::{BucketEntry, FenceContainersRequest, SweptContainer};
+use futures::future::join_all;
+use proto::Failure;
+use proto::om::{
+    BucketEntry, FenceContainersResponse, GroupSeen, StopSweepCommand, SweepStop, SweptContainer,
+};
 use proto::scm::ContainerState;
-use proto::{Failure, RequestId};
-use rand::RngExt;
 use statedb::Db;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use types::Backoff;
-use types::random::random;
 
 /// The pauses after a round that failed.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
@@ -38,10 +39,10 @@ const SWEPT_AT_ONCE: usize = 64;
 
 pub(super) struct Worker {
     pub(super) sweep: Sweep,
-    pub(super) root: Arc<Replica>,
+    pub(super) root: Root,
     queue: Queue,
-    /// When SCM has said that it is to go on.
-    may: Option<Instant>,
+    /// When SCM was asked whether it is to go on, and why not.
+    asked: Option<(Instant, Option<&'static str>)>,
     looked: Option<Instant>,
     /// When names of containers that there are not were looked for, and whether there were none.
     sought: Option<(Instant, bool)>,
@@ -52,9 +53,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(sweep: Sweep, root: Arc<Replica>) -> Worker {
+    pub(super) fn new(sweep: Sweep, replica: Arc<Replica>) -> Worker {
         let (queue, lacking) = Default::default();
-        Worker { sweep, root, queue, may: None, looked: None, sought: None, seeks: false, lacking }
+        let root = Root { replica, others: sweep.others.clone(), clock: sweep.clock.clone() };
+        Worker { sweep, root, queue, asked: None, looked: None, sought: None, seeks: false, lacking }
     }
 
     /// Until somebody else leads.
@@ -79,7 +81,7 @@ impl Worker {
     }
 
     fn check_leads(&self) -> Result<(), Failure> {
-        self.root.check_serves(&self.sweep.addresses)
+        self.root.replica.check_serves(&self.sweep.addresses)
     }
 
     pub(super) fn fail(&self, failure: &Failure) {
@@ -87,24 +89,29 @@ impl Worker {
         self.sweep.counts.note_failure(failure.to_string(), self.sweep.clock.now_ms());
     }
 
-    /// And how long nothing is to be done after it.
+    /// What is due, and how long nothing is to be done after it.
     async fn round(&mut self) -> Result<Duration, Failure> {
-        if is_over(self.may, ASKED_EVERY) {
-            self.may = None;
-            if let Some(why) = self.sweep.paused().await? {
-                self.sweep.counts.pause(why);
-                return Ok(self.look_every().min(PAUSED));
-            }
-            self.may = Some(Instant::now());
-        }
+        let paused = self.paused().await?;
         let is_wanted = self.sweep.counts.is_requested() || !self.lacking().is_empty();
-        if is_wanted || is_over(self.looked, self.look_every()) {
-            let requested = self.sweep.counts.take_requested();
-            if let Err(failure) = self.look(&requested).await {
-                self.sweep.counts.give_back(requested);
-                return Err(failure);
+        if is_wanted && paused.is_none() || is_over(self.looked, self.look_every()) {
+            if let Some(why) = self.sweep.another_release().await? {
+                self.sweep.counts.pause(&why);
+                return Ok(PAUSED.min(self.look_every()));
             }
+            self.look(paused.is_none()).await?;
             self.looked = Some(Instant::now());
+        }
+        if let Some(why) = paused {
+            self.sweep.counts.pause(why);
+            return Ok(PAUSED.min(self.look_every()));
+        }
+        let is_stopped = self.root.stop().await?.is_some();
+        self.sweep.counts.note_stopped(is_stopped);
+        if is_stopped {
+            // What was fenced before names were put back is to be as old once an operator goes on.
+            self.queue.wait_again(Instant::now());
+            self.sweep.counts.pause("");
+            return Ok(self.look_every());
         }
         self.sweep.counts.pause(self.waits_for());
         if self.is_to_seek() {
@@ -118,6 +125,19 @@ impl Worker {
             self.sweep_next(container).await;
         }
         Ok(self.pause())
+    }
+
+    /// Why nothing is to be swept, as SCM says now or said lately.
+    async fn paused(&mut self) -> Result<Option<&'static str>, Failure> {
+        if let Some((at, why)) = self.asked
+            && at.elapsed() < ASKED_EVERY
+        {
+            return Ok(why);
+        }
+        self.asked = None;
+        let why = self.sweep.paused().await?;
+        self.asked = Some((Instant::now(), why));
+        Ok(why)
     }
 
     /// What it waits for, for operators.
@@ -169,12 +189,35 @@ impl Worker {
         sleep(begun.elapsed()).await;
     }
 
-    /// Finds the containers whose turn it is, and has all groups fence them.
-    async fn look(&mut self, requested: &Requested) -> Result<(), Failure> {
+    /// Asks all groups how far they are, and has them fence the containers whose turn it is; none, if none may be swept.
+    async fn look(&mut self, may_sweep: bool) -> Result<(), Failure> {
+        if !may_sweep || self.root.stop().await?.is_some() {
+            return self.fence(&[]).await;
+        }
+        let requested = self.sweep.counts.take_requested();
+        let due = match self.due(&requested).await {
+            Ok(due) => due,
+            Err(failure) => {
+                self.sweep.counts.give_back(requested);
+                return Err(failure);
+            }
+        };
+        if let Err(failure) = self.fence(&due).await {
+            due.iter().for_each(|container| self.queue.again(*container));
+            return Err(failure);
+        }
+        let now = Instant::now();
+        due.iter().for_each(|container| self.queue.fence(*container, now));
+        self.sweep.counts.note_queue(self.queue.waiting(), 0);
+        Ok(())
+    }
+
+    /// The containers whose turn it is.
+    async fn due(&mut self, requested: &Requested) -> Result<Vec<u64>, Failure> {
         let closed = self.closed_containers().await?;
         // One that is not closed may be one that there is not.
         self.seeks |= requested.all || !requested.some.is_subset(&closed);
-        let swept = self.read(fenced).await?;
+        let swept = self.root.read(fenced).await?;
         let now = (Instant::now(), self.sweep.clock.now_ms());
         let times = self.sweep.times;
         self.queue.retain(&closed);
@@ -187,14 +230,7 @@ impl Worker {
             }
         }
         self.note_look(&closed, &swept);
-        if let Err(failure) = self.fence(&due).await {
-            due.iter().for_each(|container| self.queue.again(*container));
-            return Err(failure);
-        }
-        let now = Instant::now();
-        due.iter().for_each(|container| self.queue.fence(*container, now));
-        self.sweep.counts.note_queue(self.queue.waiting(), 0);
-        Ok(())
+        Ok(due)
     }
 
     fn note_look(&self, closed: &BTreeSet<u64>, swept: &BTreeMap<u64, SweptContainer>) {
@@ -227,70 +263,69 @@ impl Worker {
         }
     }
 
-    /// From here on no group takes a block of these that it does not name.
+    /// From here on no group takes a block of these that it does not name. Where there are none, all are asked all the same.
     async fn fence(&mut self, due: &[u64]) -> Result<(), Failure> {
-        self.bring_what_lacks().await?;
-        for some in due.chunks(FENCED_AT_ONCE) {
+        let (first, rest) = due.split_at(due.len().min(FENCED_AT_ONCE));
+        self.fence_some(first).await?;
+        for some in rest.chunks(FENCED_AT_ONCE) {
             self.fence_some(some).await?;
         }
         Ok(())
     }
 
-    async fn fence_some(&mut self, due: &[u64]) -> Result<(), Failure> {
-        let containers = due.to_vec();
-        let fence = FenceContainersRequest { group: ROOT, containers, complete_to: 0, history: 0 };
-        let fenced = self.change::<FenceContainers>(fence).await?;
-        info!(containers = due.len(), "fence containers, to sweep them");
-        let new = New { before: fenced.before, number: fenced.number, containers: due };
-        self.bring(|_| Lacks::New(new)).await
+    async fn fence_some(&mut self, containers: &[u64]) -> Result<(), Failure> {
+        let known = self.sweep.fences_known(0, 0).await?;
+        let fenced = self.root.fence(containers, known).await?;
+        let FenceContainersResponse { before, number, .. } = fenced;
+        if !containers.is_empty() {
+            info!(containers = containers.len(), "fence containers, to sweep them");
+        }
+        self.tell_scm(before, number).await?;
+        let groups = self.root.groups().await?.into_iter().filter(|group| *group != ROOT);
+        let said = join_all(groups.map(|group| self.root.ask(group))).await;
+        let heard = said.iter().flatten().copied().chain([as_seen(ROOT, &fenced)]);
+        self.note_groups(number, heard.collect()).await?;
+        let (lacking, new) = (self.lacking(), New { before, number, containers });
+        let told = said.into_iter().map(async |said| {
+            let said = said?;
+            let lacks = if lacking.contains(&said.group) { Lacks::All } else { Lacks::New(new) };
+            self.root.send(said, lacks).await
+        });
+        let told = join_all(told).await;
+        self.note_groups(number, told.iter().flatten().map(|told| told.seen).collect()).await?;
+        if !told.iter().all(|told| told.as_ref().is_ok_and(|told| !told.is_all)) {
+            self.queue.wait_again(Instant::now());
+        }
+        told.into_iter().collect::<Result<Vec<_>, _>>()?;
+        self.lacking.lock().expect("no holder panics").retain(|group| !lacking.contains(group));
+        Ok(())
     }
 
-    /// Asks each group, at each look, how far it is: one that was reset takes what was given up until it has its fences again.
-    async fn bring_what_lacks(&mut self) -> Result<(), Failure> {
-        let lacking = self.lacking();
-        if self.read(|root| Ok(fences(root)?.number)).await? == 0 {
+    /// A root that is stopped may have been put back: the right one is to find SCM as it left it.
+    async fn tell_scm(&self, before: u64, number: u64) -> Result<(), Failure> {
+        if self.root.stop().await?.is_some() {
             return Ok(());
         }
-        let lacks = |group| if lacking.contains(&group) { Lacks::All } else { Lacks::ByNumber };
-        self.bring(lacks).await?;
-        self.lacking.lock().expect("no holder panics").retain(|group| !lacking.contains(group));
+        let known = self.sweep.fences_known(before, number).await?;
+        if known <= before {
+            return Ok(());
+        }
+        let why = format!(
+            "two roots of names run: SCM was told of fences {known} beside those of this one, {before}"
+        );
+        self.root.change::<StopSweep>(StopSweepCommand { why, number }).await.map(drop)
+    }
+
+    async fn note_groups(&self, number: u64, groups: Vec<GroupSeen>) -> Result<(), Failure> {
+        if let Some(SweepStop { why, .. }) = self.root.note(number, groups).await? {
+            warn!(why, "the sweep is stopped: flotilla admin sweep status");
+        }
         Ok(())
     }
 
     fn lacking(&self) -> BTreeSet<u64> {
         self.lacking.lock().expect("no holder panics").clone()
     }
-
-    async fn bring<'a>(&mut self, lacks: impl Fn(u64) -> Lacks<'a>) -> Result<(), Failure> {
-        let (root, others) = (self.root.dbs.current(), self.sweep.others.clone());
-        let groups = self.groups().await?;
-        let told = groups.iter().filter(|group| **group != ROOT);
-        let told = told.map(|group| bring(root.clone(), *group, lacks(*group), |some| ask(&others, some)));
-        let told = try_join_all(told).await;
-        if !told.as_ref().is_ok_and(|told| told.iter().all(|told| !told.is_all)) {
-            self.queue.wait_again(Instant::now());
-        }
-        told.map(drop)
-    }
-
-    pub(super) async fn read<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Db) -> anyhow::Result<T> + Send + 'static,
-    ) -> Result<T, Failure> {
-        let db = self.root.dbs.current();
-        let read = raft::blocking(move || read(&db)).await;
-        read.map_err(|error| Failure::internal(format!("read the root: {error}")))?.map_err(broken)
-    }
-
-    pub(super) async fn change<O: Operation>(&self, what: O::Request) -> Result<O::Response, Failure> {
-        let fresh = Fresh { random: 0, now_ms: self.sweep.clock.now_ms() };
-        let command = ops::prepare::<O>(RequestId(random().random()), None, what, fresh)?;
-        self.root.change::<O>(command).await
-    }
-}
-
-pub(super) fn broken(error: anyhow::Error) -> Failure {
-    Failure::internal(format!("read the root: {error:#}"))
 }
 
 fn is_over(since: Option<Instant>, pause: Duration) -> bool {

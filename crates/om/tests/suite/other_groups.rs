@@ -76,6 +76,8 @@ played! {
     list_named_containers, ListNamedContainersRequest => ListNamedContainersResponse;
     get_sweep, GetSweepRequest => GetSweepResponse;
     run_sweep, RunSweepRequest => RunSweepResponse;
+    switch_sweep, SwitchSweepRequest => SwitchSweepResponse;
+    bring_fences, BringFencesRequest => BringFencesResponse;
     move_bucket, MoveBucketRequest => MoveBucketResponse;
     settle_move, SettleMoveRequest => SettleMoveResponse;
     send_bucket, SendBucketRequest => SendBucketResponse;

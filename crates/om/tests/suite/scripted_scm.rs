@@ -314,6 +314,7 @@ scm! {
     close_container, CloseContainerRequest => CloseContainerResponse;
     transfer_leader, TransferLeaderRequest => TransferLeaderResponse;
     set_node_duty, SetNodeDutyRequest => SetNodeDutyResponse;
+    note_fences, NoteFencesRequest => NoteFencesResponse;
     list_oms, ListOmsRequest => ListOmsResponse;
     set_om_duty, SetOmDutyRequest => SetOmDutyResponse;
     transfer_om_leader, TransferOmLeaderRequest => TransferOmLeaderResponse;

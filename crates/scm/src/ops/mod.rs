@@ -18,6 +18,7 @@ mod end_om_restore;
 mod end_pipeline;
 mod found_om_group;
 mod give_up_om_group;
+mod note_fences;
 mod note_lost_log;
 pub(crate) mod note_om_group;
 mod open_pipeline;
@@ -48,6 +49,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::EndPipeline(command) => end_pipeline::apply(tables, command),
         Command::CloseContainers(command) => close_containers::apply(tables, command),
         Command::DeleteContainers(command) => delete_containers::apply(tables, command),
+        Command::NoteFences(command) => Ok(note_fences::apply(tables, command)),
         Command::SetNodeDuty(command) => set_node_duty::apply(tables, command),
         Command::SetRacks(command) => set_racks::apply(tables, command),
         Command::SetSwitches(command) => set_switches::apply(tables, command),

@@ -5,19 +5,23 @@ use crate::om_groups;
 use crate::om_orders::{self, member_told};
 use crate::om_view::{is_dead, is_healthy, is_in_service, leader, om_state};
 use crate::planners::OM_SUCCESSION_MAX;
-use crate::tables::{OmReplica, ROOT_OF_NAMES, om_duty};
+use crate::tables::{OmReplica, ROOT_OF_NAMES, Tables, om_duty};
 use crate::world::World;
 use proto::scm::{
     BeginOmRestoreCommand, BeginOmRestoreRequest, BeginOmRestoreResponse, CreateOmGroupCommand,
     CreateOmGroupResponse, EndOmRestoreCommand, EndOmRestoreRequest, GiveUpOmGroupCommand,
-    GiveUpOmGroupRequest, ListOmsResponse, NodeDuty, OmGroup, OmGroupInfo, OmGroupRecord, OmInfo,
-    OmMemberRecord, OmRecord, OmReplicaInfo, OmReplicaReport, OmRestore, SetOmDutyCommand, SetOmDutyRequest,
-    TransferOmLeaderRequest, TransferOmLeaderResponse, scm_command::Command,
+    GiveUpOmGroupRequest, ListOmsResponse, NodeDuty, NoteFencesCommand, NoteFencesRequest,
+    NoteFencesResponse, OmGroup, OmGroupInfo, OmGroupRecord, OmInfo, OmMemberRecord, OmRecord, OmReplicaInfo,
+    OmReplicaReport, OmRestore, SetOmDutyCommand, SetOmDutyRequest, TransferOmLeaderRequest,
+    TransferOmLeaderResponse, scm_command::Command,
 };
 use proto::{Code, Failure, bytes16};
 use tokio::time::Instant;
 use tracing::{info, warn};
 use types::NodeId;
+
+/// The time by which the clocks of two leaders may be apart: thirty days. Numbers of fences are times.
+const FENCES_AHEAD_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
 
 pub(super) fn list(leader: &Leader) -> ListOmsResponse {
     leader.read(|world| {
@@ -283,6 +287,22 @@ pub(super) async fn end_restore(leader: &Leader, request: EndOmRestoreRequest) -
     warn!("all names are restored from a backup");
     leader.oms_changed.notify_one();
     Ok(())
+}
+
+/// Keeps how far the root of names is, for whoever is put back to what it was.
+pub(super) async fn note_fences(
+    leader: &Leader,
+    request: NoteFencesRequest,
+) -> Result<NoteFencesResponse, Failure> {
+    let NoteFencesRequest { number, before } = request;
+    if number > leader.clock.now_ms().saturating_add(FENCES_AHEAD_MAX_MS) {
+        return Err(Failure::invalid(format!("fences with number {number} are of a time that is to come")));
+    }
+    if number == 0 {
+        return Ok(NoteFencesResponse { known: leader.tables.read(Tables::fences) });
+    }
+    let reply = leader.propose(Command::NoteFences(NoteFencesCommand { number, before })).await?;
+    Ok(NoteFencesResponse { known: reply.fences })
 }
 
 /// Refuses to give up what an OM has that is not dead, or may have: it has not told this leader.
