@@ -192,6 +192,7 @@ impl Plan {
                 unflushed_bytes_max: 4 << 20,
                 reserve_bytes: 256 << 10,
                 spare_bytes_max: *random.pick(&[0, 256 << 10]),
+                shared: None,
             },
             host: HostOptions {
                 doze_after: random.pick(&[None, Some(1500)]).map(Duration::from_millis),
