@@ -211,6 +211,25 @@ async fn who_reads_slowly_holds_up_nobody_and_what_is_given_up_takes_no_room() {
     port.until_working(0).await;
 }
 
+/// What is read goes on while calls that nobody reads hold nearly all of the connection's window.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_goes_on_in_what_slow_ones_leave_of_the_window() {
+    let port = Port::open().await;
+    let windows = Windows { stream_bytes: 4 << 20, connection_bytes: 9 << 20 };
+    let link = Link::new(&port.address, windows);
+    let mut slow = Vec::new();
+    for _ in 0..2 {
+        let mut answer = call(&link, "/endless", Body::empty()).await.unwrap().into_body();
+        answer.frame().await.unwrap().unwrap();
+        slow.push(answer);
+    }
+    for round in 0..3 {
+        echo(&link, &bytes_of(round, 9 * MIB), MIB).await;
+    }
+    drop(slow);
+    port.until_working(0).await;
+}
+
 #[tokio::test]
 async fn the_work_of_a_call_that_is_given_up_is_dropped() {
     let port = Port::open().await;

@@ -89,6 +89,12 @@ fn has_credit(credit: u32, wanted: u32, window: u32) -> bool {
     credit >= whole || whole > window / 2 && credit > FRAME_COST
 }
 
+/// Whether room that was taken and is free again is to be given back: half of the window, or anything where the peer
+/// may be waiting for it. (Of a connection's window streams that nobody reads may hold the rest.)
+fn is_due(owed: u32, left: u32, window: u32) -> bool {
+    owed >= window / 2 || left < DATA_BYTES_MAX as u32 + FRAME_COST
+}
+
 /// The call is over: nobody takes what is sent.
 pub(super) struct Over;
 
@@ -289,15 +295,15 @@ impl Wire {
         let mut guard = self.state();
         let state = &mut *guard;
         state.owed += cost;
-        if state.owed >= self.windows.connection_bytes / 2 {
+        if is_due(state.owed, state.window, self.windows.connection_bytes) {
             let owed = std::mem::take(&mut state.owed);
             state.window += owed;
             self.control(state, Kind::Credit, 0, Some(owed));
         }
         let Some(stream) = state.streams.get_mut(&id) else { return };
         stream.owed += cost;
-        if stream.owed >= self.windows.stream_bytes / 2
-            && let Some(window) = &mut stream.window
+        if let Some(window) = &mut stream.window
+            && is_due(stream.owed, *window, self.windows.stream_bytes)
         {
             let owed = std::mem::take(&mut stream.owed);
             *window += owed;
