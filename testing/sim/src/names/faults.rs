@@ -82,7 +82,8 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
     let machine = random.below(servers.end as u64) as usize;
     let fault = match kind {
         0 | 1 => Fault::Partition { side: some(0..all, random), one_way: kind == 1 },
-        2 => Fault::LoneLeader { group },
+        // Long enough for an election among the others.
+        2 => return Some((Fault::LoneLeader { group }, lasts + 3 * plan.om.timing.election_max)),
         3 => {
             let (from, to) = (random.below(all as u64) as usize, random.below(all as u64) as usize);
             if from == to {
@@ -107,7 +108,7 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
         }
         13 => Fault::Transfer { group },
         14 => {
-            let ahead_ms = below_one_of(random, [10_000, 1000_000, 10_000_000]);
+            let ahead_ms = below_one_of(random, [10_000, 1_000_000, 10_000_000]);
             Fault::ClockJump { machine, ahead: Duration::from_millis(ahead_ms) }
         }
         _ => Fault::NewGroup,

@@ -163,7 +163,7 @@ impl Plan {
         };
         let drifts = of_each(random, drift, 2 * DRIFT_PPM_MAX);
         let ahead = of_each(random, are_apart, AHEAD_MS_MAX);
-        Plan {
+        let plan = Plan {
             scms,
             oms,
             callers: 4 + random.below(5),
@@ -200,7 +200,16 @@ impl Plan {
                 clock: Arc::new(ManualClock::at_ms(0)),
                 ..HostOptions::default()
             },
-        }
+        };
+        if planted.is_some() { plan.busy() } else { plan }
+    }
+
+    /// With clients who meet all the time, and buckets that move as often as they can: a bug shows soon.
+    fn busy(mut self) -> Plan {
+        const CALLERS: u64 = 8;
+        (self.callers, self.think_ms_max, self.move_pause_ms_max) = (CALLERS, 40, 200);
+        (self.scm.om_groups, self.fault_pause_ms) = (2, 4000);
+        self
     }
 
     /// Machines: those of SCM first, then those of OMs, of clients, and the operator's, which no fault touches.
