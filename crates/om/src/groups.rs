@@ -16,6 +16,9 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Groups {
     connector: Arc<dyn Connector>,
     known: Mutex<BTreeMap<u64, Known>>,
+    /// Held from the question how far a group is until its answer is noted, and by what it was told of: of two answers the
+    /// later one is noted later.
+    pub(crate) hearing: tokio::sync::Mutex<()>,
 }
 
 struct Known {
@@ -26,7 +29,7 @@ struct Known {
 
 impl Groups {
     pub(crate) fn new(connector: Arc<dyn Connector>) -> Groups {
-        Groups { connector, known: Mutex::default() }
+        Groups { connector, known: Mutex::default(), hearing: Default::default() }
     }
 
     /// Takes in what SCM says. A group of which no address is known is as good as none.

@@ -103,6 +103,7 @@ impl Root {
         if group == ROOT {
             return Ok(number);
         }
+        let _hearing = self.others.groups.hearing.lock().await;
         let said = self.ask(group).await?;
         self.note(number, vec![said]).await?;
         self.send(said, lacks).await.map(|told| told.seen.number)

@@ -35,6 +35,7 @@ impl Sweep {
     async fn start(&self, root: &Root) -> Result<(), Failure> {
         let number = self.fences_known(0, 0).await?;
         let own = as_seen(ROOT, &root.fence(&[], 0).await?);
+        let _hearing = self.others.groups.hearing.lock().await;
         let others = root.groups().await?.into_iter().filter(|group| *group != ROOT);
         let mut groups = try_join_all(others.map(|group| root.ask(group))).await?;
         groups.push(own);

@@ -282,6 +282,8 @@ impl Worker {
         }
         self.tell_scm(before, number).await?;
         let groups = self.root.groups().await?.into_iter().filter(|group| *group != ROOT);
+        let others = self.sweep.others.groups.clone();
+        let _hearing = others.hearing.lock().await;
         let said = join_all(groups.map(|group| self.root.ask(group))).await;
         let heard = said.iter().flatten().copied().chain([as_seen(ROOT, &fenced)]);
         self.note_groups(number, heard.collect()).await?;
