@@ -2,7 +2,7 @@
 //! tonic makes and reads, so either side may be tonic's own.
 
 use crate::limits::{Carried, check};
-use crate::rope::{Rope, RopeMut};
+use crate::rope::{Rope, RopeMut, SHARED_BYTES_MIN};
 use crate::{Failure, MESSAGE_BYTES_MAX, cluster};
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{Stream, StreamExt, ready, stream};
@@ -79,6 +79,10 @@ pub fn answer<R: Message + 'static>(
 pub struct Messages<M> {
     body: Body,
     received: Rope,
+    /// What came after that in small pieces, put together: a message in frames of a byte is not to take a piece for each.
+    small: BytesMut,
+    /// The length of the message that comes, once its head is here.
+    length: Option<usize>,
     /// It is an answer, which says at its end how it went.
     has_status: bool,
     is_over: bool,
@@ -88,7 +92,15 @@ pub struct Messages<M> {
 impl<M> Messages<M> {
     /// Those of a request.
     pub fn of_request(body: Body) -> Messages<M> {
-        Messages { body, received: Rope::default(), has_status: false, is_over: false, of: PhantomData }
+        Messages {
+            body,
+            received: Rope::default(),
+            small: BytesMut::new(),
+            length: None,
+            has_status: false,
+            is_over: false,
+            of: PhantomData,
+        }
     }
 
     fn of_answer(body: Body) -> Messages<M> {
@@ -103,12 +115,33 @@ impl<M: Message + Default + Carried> Messages<M> {
         self.next().await.transpose()
     }
 
-    fn decode(&mut self) -> Result<Option<M>, Status> {
-        if self.received.remaining() < HEAD_BYTES {
-            return Ok(None);
+    fn push(&mut self, piece: Bytes) {
+        if piece.len() < SHARED_BYTES_MIN {
+            self.small.extend_from_slice(&piece);
+            return;
+        }
+        self.received.push(self.small.split().freeze());
+        self.received.push(piece);
+    }
+
+    fn has(&self, bytes: usize) -> bool {
+        self.received.remaining() + self.small.len() >= bytes
+    }
+
+    /// The next bytes, of which there are as many.
+    fn take(&mut self, bytes: usize) -> Rope {
+        if self.received.remaining() < bytes {
+            self.received.push(self.small.split().freeze());
+        }
+        self.received.split(bytes)
+    }
+
+    fn length(&mut self) -> Result<Option<usize>, Status> {
+        if self.length.is_some() || !self.has(HEAD_BYTES) {
+            return Ok(self.length);
         }
         let mut head = [0; HEAD_BYTES];
-        self.received.clone().copy_to_slice(&mut head);
+        self.take(HEAD_BYTES).copy_to_slice(&mut head);
         let [is_compressed, length @ ..] = head;
         let length = u32::from_be_bytes(length) as usize;
         if is_compressed != 0 {
@@ -117,15 +150,34 @@ impl<M: Message + Default + Carried> Messages<M> {
         if length > MESSAGE_BYTES_MAX {
             return Err(Status::out_of_range(format!("a message of {length} bytes")));
         }
-        if self.received.remaining() < HEAD_BYTES + length {
-            return Ok(None);
-        }
-        self.received.advance(HEAD_BYTES);
-        let message = self.received.split(length);
+        self.length = Some(length);
+        Ok(self.length)
+    }
+
+    fn decode(&mut self) -> Result<Option<M>, Status> {
+        let Some(length) = self.length()?.filter(|length| self.has(*length)) else { return Ok(None) };
+        self.length = None;
+        let message = self.take(length);
         if let Some(shape) = M::ASKED {
             check(shape, &mut message.clone()).map_err(Failure::from)?;
         }
         M::decode(message).map(Some).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    /// Whether a message has begun and not ended.
+    fn is_cut(&self) -> bool {
+        self.length.is_some() || self.has(1)
+    }
+
+    /// What is wrong with an end like this, if anything is.
+    fn end(&self, trailers: Option<HeaderMap>) -> Option<Status> {
+        let said = trailers.as_ref().and_then(Status::from_header_map);
+        match said {
+            Some(status) if status.code() != tonic::Code::Ok => Some(status),
+            _ if self.is_cut() => Some(Status::internal("the last message is cut")),
+            None if self.has_status => Some(Status::unavailable("the answer ended and did not say how")),
+            _ => None,
+        }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<M, Status>>> {
@@ -136,28 +188,14 @@ impl<M: Message + Default + Carried> Messages<M> {
             let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
             match frame {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.received.push(data),
-                    Err(frame) => {
-                        return Poll::Ready(frame.into_trailers().ok().as_ref().and_then(refusal).map(Err));
-                    }
+                    Ok(data) => self.push(data),
+                    Err(frame) => return Poll::Ready(self.end(frame.into_trailers().ok()).map(Err)),
                 },
                 Some(Err(status)) => return Poll::Ready(Some(Err(status))),
-                None if self.received.has_remaining() => {
-                    return Poll::Ready(Some(Err(Status::internal("the last message is cut"))));
-                }
-                None if self.has_status => {
-                    return Poll::Ready(Some(Err(Status::unavailable(
-                        "the answer ended and did not say how",
-                    ))));
-                }
-                None => return Poll::Ready(None),
+                None => return Poll::Ready(self.end(None).map(Err)),
             }
         }
     }
-}
-
-fn refusal(trailers: &HeaderMap) -> Option<Status> {
-    Status::from_header_map(trailers).filter(|status| status.code() != tonic::Code::Ok)
 }
 
 #[allow(private_bounds)]

@@ -5,7 +5,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
 
 /// From here on bytes are shared: a piece of its own costs less than the copy.
-const SHARED_BYTES_MIN: usize = 4 << 10;
+pub(crate) const SHARED_BYTES_MIN: usize = 4 << 10;
 
 /// Pieces in their order, of which none is empty.
 #[derive(Clone, Debug, Default)]
@@ -51,8 +51,17 @@ impl Buf for Rope {
         self.pieces.front().map_or(&[], |piece| piece)
     }
 
-    fn advance(&mut self, count: usize) {
-        self.split(count);
+    fn advance(&mut self, mut count: usize) {
+        self.bytes -= count;
+        while count > 0 {
+            let front = self.pieces.front_mut().expect("there are as many");
+            let passed = front.len().min(count);
+            front.advance(passed);
+            count -= passed;
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
     }
 
     /// What lies in one piece is shared, as that is what bodies do.

@@ -57,6 +57,10 @@ impl Link {
                 .map(Arc::new)
                 .map_err(|error| Status::unavailable(format!("connect to {address}: {error}")))
         };
+        // By itself: who asked for it may be gone before it is there, and the next one is to hear how it went.
+        let connecting = tokio::spawn(connecting).map(|connected| {
+            connected.unwrap_or_else(|_| Err(Status::unavailable("the process is stopping")))
+        });
         let connecting = connecting.boxed().shared();
         *current = Some(connecting.clone());
         connecting

@@ -108,8 +108,9 @@ pub(super) const VERSION: u16 = 1;
 pub(crate) const FIRST_BYTE: u8 = MAGIC[0];
 const MAGIC: &[u8; 8] = b"\xf1lotilla";
 pub(super) const HELLO_BYTES: usize = 24;
-/// The most that a peer may be allowed to send.
+/// The most that a peer may be allowed to send, and the least: some small frames.
 const WINDOW_MAX: u32 = 1 << 30;
+const WINDOW_MIN: u32 = 1 << 10;
 
 /// What either side says first: its version, and how much the other one may send.
 pub(super) fn hello(windows: Windows) -> [u8; HELLO_BYTES] {
@@ -137,7 +138,7 @@ pub(super) fn heard(hello: &[u8; HELLO_BYTES]) -> Result<Windows, Malformed> {
         return Err(Malformed::Checksum);
     }
     let windows = Windows { stream_bytes: u32_at(hello, 12), connection_bytes: u32_at(hello, 16) };
-    let is_possible = |bytes: u32| (1..=WINDOW_MAX).contains(&bytes);
+    let is_possible = |bytes: u32| (WINDOW_MIN..=WINDOW_MAX).contains(&bytes);
     match is_possible(windows.stream_bytes) && is_possible(windows.connection_bytes) {
         true => Ok(windows),
         false => Err(Malformed::Window),

@@ -2,6 +2,9 @@ use super::head::{META_BYTES_MAX, Malformed};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 
+/// What a header takes in memory besides its bytes, roughly; in HTTP/2 it counts as much.
+const HEADER_WEIGHT: usize = 32;
+
 /// A call's path and headers as they travel. `None`: they are too long.
 pub(super) fn of_request<B>(request: &Request<B>) -> Option<Bytes> {
     let mut bytes = BytesMut::with_capacity(256);
@@ -41,7 +44,12 @@ pub(super) fn of_trailers(trailers: &HeaderMap) -> Option<Bytes> {
 
 pub(super) fn of(mut bytes: Bytes) -> Result<HeaderMap, Malformed> {
     let mut headers = HeaderMap::new();
+    let mut weight = bytes.len();
     while bytes.has_remaining() {
+        weight += HEADER_WEIGHT;
+        if weight > META_BYTES_MAX as usize {
+            return Err(Malformed::Headers);
+        }
         let name = HeaderName::from_bytes(&take(&mut bytes)?).map_err(|_| Malformed::Headers)?;
         let value = HeaderValue::from_maybe_shared(take(&mut bytes)?).map_err(|_| Malformed::Headers)?;
         headers.append(name, value);

@@ -1,4 +1,4 @@
-use super::head::{HEAD_BYTES, Head};
+use super::head::{HEAD_BYTES, Head, Kind};
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -40,7 +40,9 @@ impl Queue {
     pub(super) fn push(&mut self, head: Head, payload: Bytes, is_behind: bool) -> Place {
         self.bytes += payload.len();
         let frame = Frame { head, payload };
-        if is_behind || frame.payload.len() > COPIED_BYTES_MAX {
+        // Headers come first on their streams, and in the order of these.
+        let is_large = head.kind == Kind::Data && frame.payload.len() > COPIED_BYTES_MAX;
+        if is_behind || is_large {
             self.large.push_back(frame);
             Place::Large
         } else {
@@ -60,17 +62,20 @@ impl Queue {
     /// Takes what goes next; tells `left` of each large frame's stream.
     pub(super) fn take(&mut self, mut left: impl FnMut(u32)) -> Batch {
         let (mut batch, mut joined) = (Batch::default(), BytesMut::with_capacity(1 << 10));
-        while batch.bytes < BATCH_BYTES {
-            let frame = match self.small.pop_front() {
-                Some(frame) => frame,
-                None => {
-                    let Some(frame) = self.large.pop_front() else { break };
-                    left(frame.head.stream);
-                    frame
-                }
-            };
+        while batch.bytes < BATCH_BYTES
+            && let Some(frame) = self.small.pop_front()
+        {
             self.bytes -= frame.payload.len();
             batch.push(frame, &mut joined);
+        }
+        // One large frame at least, however many small ones there are.
+        while let Some(frame) = self.large.pop_front() {
+            left(frame.head.stream);
+            self.bytes -= frame.payload.len();
+            batch.push(frame, &mut joined);
+            if batch.bytes >= BATCH_BYTES {
+                break;
+            }
         }
         batch.slices.extend(Some(joined.freeze()).filter(|joined| !joined.is_empty()));
         batch
@@ -87,7 +92,7 @@ impl Batch {
     fn push(&mut self, Frame { head, payload }: Frame, joined: &mut BytesMut) {
         self.frames += 1;
         self.bytes += HEAD_BYTES + payload.len();
-        if head.kind == super::head::Kind::Data && !payload.is_empty() {
+        if head.kind == Kind::Data && !payload.is_empty() {
             self.data.push((head.stream, payload.len()));
         }
         joined.extend_from_slice(&head.encode());
@@ -134,7 +139,6 @@ impl Buf for Batch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::head::Kind;
     use super::*;
 
     fn data(stream: u32, bytes: usize) -> (Head, Bytes) {
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_so_that_small_frames_wait_for_half_a_mib_at_most() {
+    fn a_batch_ends_so_that_small_frames_do_not_wait_for_all_large_ones() {
         let mut queue = Queue::default();
         for stream in 1..=6 {
             let (head, payload) = data(stream, 200_000);

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 
 /// Bytes that are asked for at once: few from who is idle, many from who sends much.
 const READ_BYTES_MIN: usize = 4 << 10;
-const READ_BYTES_MAX: usize = 256 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
+/// Up to this a payload is copied out of what was read: a part of it would keep all of that in memory.
+const COPIED_BYTES_MAX: usize = 4 << 10;
 /// So much of a frame must have come before all of its memory is taken, of which it is a sixteenth at least.
 const BELIEVED_BYTES: usize = 64 << 10;
 
@@ -118,7 +120,11 @@ impl<S: Side> Frames<'_, S> {
                 });
             }
             self.buffer.advance(HEAD_BYTES);
-            let payload = self.buffer.split_to(head.bytes as usize).freeze();
+            let payload = if head.bytes as usize <= COPIED_BYTES_MAX {
+                self.buffer.copy_to_bytes(head.bytes as usize)
+            } else {
+                self.buffer.split_to(head.bytes as usize).freeze()
+            };
             self.take(head, payload)?;
         }
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
@@ -22,6 +23,8 @@ use tower::{Service, ServiceExt};
 
 /// A client has said hello when it has been connected for so long.
 const HELLO_MAX: Duration = Duration::from_secs(5);
+/// Calls of a connection. Twice what a client of ours begins: a call that is over there may not be over here yet.
+const CALLS_MAX: usize = 2 * CALLS_PER_CONNECTION_MAX as usize;
 /// The time in which the last answers are written when all calls are over.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
@@ -74,7 +77,8 @@ pub(crate) async fn serve<S: Calls>(
     };
     let wire = Arc::new(Wire::new(windows, peer, counts));
     let writer = wire.clone();
-    let writing = tokio::spawn(async move {
+    let mut writing = JoinSet::new();
+    writing.spawn(async move {
         if let Err(error) = write(&writer, output).await {
             writer.end(&Status::unavailable(format!("the connection broke: {error}")));
         }
@@ -86,10 +90,8 @@ pub(crate) async fn serve<S: Calls>(
         () = leave(&wire, &stop) => "the process is stopping".to_owned(),
     };
     wire.end(&Status::unavailable(why));
-    let abort = writing.abort_handle();
-    if tokio::time::timeout(FLUSH_MAX, writing).await.is_err() {
-        abort.abort();
-    }
+    // What it has not written by then it does not write.
+    let _ = tokio::time::timeout(FLUSH_MAX, writing.join_next()).await;
 }
 
 async fn leave(wire: &Wire, stop: &CancellationToken) {
@@ -126,7 +128,7 @@ impl<S: Calls> Side for Answering<'_, S> {
 
 impl<S: Calls> Answering<'_, S> {
     fn open(&mut self, id: u32, head: Bytes) -> Result<(), Malformed> {
-        if self.wire.calls() >= CALLS_PER_CONNECTION_MAX as usize {
+        if self.wire.calls() >= CALLS_MAX {
             return Err(Malformed::Stream);
         }
         let (sender, events) = mpsc::unbounded_channel();

@@ -9,8 +9,9 @@ use super::head::{DATA_BYTES_MAX, Head, Kind, Malformed};
 use super::queue::{Batch, Place, Queue};
 use crate::connector::Windows;
 use bytes::{Buf, Bytes};
-use std::collections::HashMap;
+use proto::{Code, Failure, Retry};
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use tokio::task::AbortHandle;
 use tonic::Status;
 
 /// Data of one stream that waits for the socket; then its body is not asked for more.
-const QUEUED_BYTES_MAX: usize = 256 << 10;
+const QUEUED_BYTES_MAX: usize = 64 << 10;
 /// What a frame of data takes of the windows besides its bytes: about what it takes in memory. Without it a peer could
 /// fill memory with frames of one byte.
 const FRAME_COST: u32 = 64;
@@ -46,8 +47,8 @@ struct State {
     queue: Queue,
     /// What may be sent on all streams together.
     credit: u32,
-    /// Those who wait for that.
-    starved: Vec<Waker>,
+    /// The streams that wait for that, or for the queue to get short.
+    starved: BTreeSet<u32>,
     /// What the peer may send on all streams together.
     window: u32,
     /// What was taken of that and is not yet given back.
@@ -55,6 +56,21 @@ struct State {
     /// The server takes no calls any more.
     is_leaving: bool,
     end: Option<Status>,
+}
+
+impl State {
+    fn takes_calls(&self) -> bool {
+        self.end.is_none() && !self.is_leaving && self.last < u32::MAX
+    }
+
+    /// Has those look again who wait for what all streams share.
+    fn feed(&mut self) {
+        for id in std::mem::take(&mut self.starved) {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.wake();
+            }
+        }
+    }
 }
 
 /// A call under way.
@@ -82,6 +98,11 @@ impl Stream {
     }
 }
 
+/// Says of a call that nothing of it took effect, so that it may be sent again.
+fn not_taken(code: Code, why: String) -> Status {
+    Failure { retry: Retry::Elsewhere, ..Failure::new(code, why) }.into()
+}
+
 /// Whether a frame may be sent. One that fits into half the window waits until it can go in one piece: who has taken
 /// all that was sent has said so by then.
 fn has_credit(credit: u32, wanted: u32, window: u32) -> bool {
@@ -106,7 +127,7 @@ impl Wire {
             last: 0,
             queue: Queue::default(),
             credit: peer.connection_bytes,
-            starved: Vec::new(),
+            starved: BTreeSet::new(),
             window: windows.connection_bytes,
             owed: 0,
             is_leaving: false,
@@ -149,14 +170,11 @@ impl Wire {
         calls_max: usize,
     ) -> Result<u32, Status> {
         let mut state = self.state();
-        if let Some(end) = &state.end {
-            return Err(end.clone());
-        }
-        if state.is_leaving || state.last == u32::MAX {
-            return Err(Status::unavailable("the connection takes no more calls"));
+        if !state.takes_calls() {
+            return Err(not_taken(Code::Unavailable, "the connection takes no more calls".to_owned()));
         }
         if state.streams.len() >= calls_max {
-            return Err(Status::unavailable(format!("{calls_max} calls are under way on the connection")));
+            return Err(not_taken(Code::Busy, format!("{calls_max} calls are under way on the connection")));
         }
         state.last += 1;
         let id = state.last;
@@ -174,7 +192,7 @@ impl Wire {
         }
         // What else comes of a call that is not taken is known to be of one.
         state.last = id;
-        if state.is_leaving {
+        if !state.takes_calls() {
             return Ok(false);
         }
         state.streams.insert(id, self.stream(events));
@@ -186,8 +204,7 @@ impl Wire {
     }
 
     pub(super) fn takes_calls(&self) -> bool {
-        let state = self.state();
-        state.end.is_none() && !state.is_leaving
+        self.state().takes_calls()
     }
 
     /// Ends `task` with the call, at once if that is over.
@@ -250,8 +267,9 @@ impl Wire {
             stream.sender = Some(context.waker().clone());
             return Poll::Pending;
         }
-        if !has_credit(state.credit, wanted, self.peer.connection_bytes) {
-            state.starved.push(context.waker().clone());
+        if state.queue.is_long() || !has_credit(state.credit, wanted, self.peer.connection_bytes) {
+            stream.sender = Some(context.waker().clone());
+            state.starved.insert(id);
             return Poll::Pending;
         }
         let bytes = wanted.min(stream.credit.min(state.credit) - FRAME_COST) as usize;
@@ -280,6 +298,7 @@ impl Wire {
 
     fn remove(&self, state: &mut State, id: u32) -> Option<Stream> {
         let mut stream = state.streams.remove(&id)?;
+        state.starved.remove(&id);
         stream.wake();
         if let Some(task) = stream.task.take() {
             task.abort();
@@ -365,7 +384,7 @@ impl Wire {
         };
         if id == 0 {
             state.credit = more(state.credit)?;
-            state.starved.drain(..).for_each(Waker::wake);
+            state.feed();
         } else if let Entry::Occupied(mut stream) = state.streams.entry(id) {
             let stream = stream.get_mut();
             stream.credit = more(stream.credit)?;
@@ -414,10 +433,11 @@ impl Wire {
     pub(super) fn peer_leaves(&self, last: u32) {
         let mut state = self.state();
         state.is_leaving = true;
-        let not_taken: Vec<u32> = state.streams.keys().copied().filter(|id| *id > last).collect();
-        for id in not_taken {
+        let later: Vec<u32> = state.streams.keys().copied().filter(|id| *id > last).collect();
+        for id in later {
             if let Some(stream) = self.remove(&mut state, id) {
-                let _ = stream.events.send(Event::Broken(Status::unavailable("the process is stopping")));
+                let why = not_taken(Code::Unavailable, "the process is stopping".to_owned());
+                let _ = stream.events.send(Event::Broken(why)); // nobody waits for it any more
             }
         }
     }
@@ -447,7 +467,6 @@ impl Wire {
                 let _ = stream.events.send(Event::Broken(why.clone())); // nobody waits for it any more
             }
         }
-        state.starved.drain(..).for_each(Waker::wake);
         self.filled.notify_one();
     }
 
@@ -474,12 +493,20 @@ impl Wire {
         }
     }
 
+    /// The socket took something.
+    pub(super) fn progressed(&self) {
+        self.drained.notify_waiters();
+    }
+
     /// The socket has it.
     pub(super) fn written(&self, data: &[(u32, usize)], frames: u64) {
         self.counts.writes.count();
         self.counts.frames_sent.add(frames);
-        self.drained.notify_waiters();
-        let mut state = self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if !state.queue.is_long() {
+            state.feed();
+        }
         for (id, bytes) in data {
             if let Some(stream) = state.streams.get_mut(id) {
                 stream.queued -= bytes;

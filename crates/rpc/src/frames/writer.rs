@@ -9,6 +9,7 @@ pub(super) async fn write(wire: &Wire, mut output: impl AsyncWrite + Unpin) -> i
         let (data, frames) = (std::mem::take(&mut batch.data), batch.frames);
         while batch.has_remaining() {
             output.write_buf(&mut batch).await?;
+            wire.progressed();
         }
         wire.written(&data, frames);
     }
