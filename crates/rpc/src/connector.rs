@@ -1,33 +1,14 @@
 use crate::frames::Link;
-use std::time::Duration;
+use crate::limits::{CONNECT_MAX, PING_ANSWER_MAX, PING_INTERVAL, Windows};
 use tonic::Status;
 use tonic::codegen::http::uri::Authority;
 use tonic::codegen::http::{Request, Response};
 use tonic::transport::Endpoint;
 use tower::util::BoxCloneSyncService;
 
-/// The time that a connection may take to come about.
-pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
-pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
-pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Bytes of an answer in one frame: those of a chunk come in one or two, where HTTP/2's own 16 KiB make 64 of it, each
 /// with a read and a buffer of its own. What waits behind a frame waits for a MiB more at most.
 const FRAME_BYTES_MAX: u32 = 1 << 20;
-/// Unacknowledged bytes of a stream and of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Windows {
-    pub stream_bytes: u32,
-    pub connection_bytes: u32,
-}
-
-impl Default for Windows {
-    /// One entry of a MiB needs no round trips, and several groups can be in the middle of theirs.
-    fn default() -> Windows {
-        Windows { stream_bytes: 4 << 20, connection_bytes: 16 << 20 }
-    }
-}
-
 /// A way to the gRPC services of one process; cheap to clone.
 pub type Channel = BoxCloneSyncService<Request<tonic::body::Body>, Response<tonic::body::Body>, Status>;
 

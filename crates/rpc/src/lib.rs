@@ -9,16 +9,15 @@ mod channels;
 mod connector;
 mod frames;
 mod gate;
+mod limits;
 mod local;
 mod tls;
 
 pub use channels::Channels;
-pub use connector::{Channel, Connector, TcpConnector, Windows};
+pub use connector::{Channel, Connector, TcpConnector};
 pub use frames::FrameCounts;
-pub use gate::{
-    CALLS_PER_CONNECTION_MAX, Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody,
-    serve,
-};
+pub use gate::{Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody, serve};
+pub use limits::{CALLS_PER_CONNECTION_MAX, Windows};
 pub use local::{Local, LocalConnector};
 pub use tls::{
     TlsConnection, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming, TlsPart, TlsPem,

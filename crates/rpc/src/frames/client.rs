@@ -1,12 +1,12 @@
-use super::FrameCounts;
 use super::body::{Call, Event, Events, Incoming, send};
+use super::counts::FrameCounts;
 use super::head::{HELLO_BYTES, Head, Kind, Malformed, heard, hello};
 use super::headers;
 use super::reader::{SILENCE_MAX, Side, read};
 use super::wire::Wire;
 use super::writer::write;
-use crate::CALLS_PER_CONNECTION_MAX;
-use crate::connector::{CONNECT_MAX, Windows};
+use crate::limits::CALLS_PER_CONNECTION_MAX;
+use crate::limits::{CONNECT_MAX, Windows};
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, Shared};
 use std::io;

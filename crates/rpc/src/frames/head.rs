@@ -1,4 +1,4 @@
-use crate::connector::Windows;
+use crate::limits::Windows;
 use crc32c::crc32c;
 
 /// What each frame begins with: docs/format/frames.md.

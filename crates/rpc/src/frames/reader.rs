@@ -1,6 +1,6 @@
 use super::head::{HEAD_BYTES, Head, Kind, Malformed};
 use super::wire::Wire;
-use crate::connector::{PING_ANSWER_MAX, PING_INTERVAL};
+use crate::limits::{PING_ANSWER_MAX, PING_INTERVAL};
 use bytes::{Buf, Bytes, BytesMut};
 use std::io;
 use std::time::Duration;

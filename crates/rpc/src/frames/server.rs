@@ -1,12 +1,12 @@
-use super::FrameCounts;
 use super::body::{Call, Event, Events, Incoming, send};
+use super::counts::FrameCounts;
 use super::head::{HELLO_BYTES, Head, Kind, Malformed, heard, hello};
 use super::headers;
 use super::reader::{Side, read};
 use super::wire::Wire;
 use super::writer::write;
-use crate::CALLS_PER_CONNECTION_MAX;
-use crate::connector::Windows;
+use crate::limits::CALLS_PER_CONNECTION_MAX;
+use crate::limits::Windows;
 use bytes::Bytes;
 use std::convert::Infallible;
 use std::sync::Arc;

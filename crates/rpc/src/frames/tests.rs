@@ -1,6 +1,6 @@
 use super::head::{HEAD_BYTES, HELLO_BYTES, Head, Kind, hello};
 use super::{FrameCounts, Link, headers, serve};
-use crate::connector::Windows;
+use crate::limits::Windows;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream;

@@ -3,11 +3,11 @@
 //! Everything is under one lock that is held for some steps. What comes in goes to each stream's own channel, which
 //! holds no more than the peer was allowed to send.
 
-use super::FrameCounts;
 use super::body::Event;
+use super::counts::FrameCounts;
 use super::head::{DATA_BYTES_MAX, Head, Kind, Malformed};
 use super::queue::{Batch, Place, Queue};
-use crate::connector::Windows;
+use crate::limits::Windows;
 use bytes::{Buf, Bytes};
 use proto::{Code, Failure, Retry};
 use std::collections::hash_map::Entry;

@@ -13,8 +13,8 @@ pub use counts::GateCounts;
 pub use incoming::GateIncoming;
 pub use message::{Gated, GatedBody};
 
-use crate::connector::{PING_ANSWER_MAX, PING_INTERVAL, Windows};
 use crate::frames;
+use crate::limits::{CALLS_PER_CONNECTION_MAX, PING_ANSWER_MAX, PING_INTERVAL, Windows};
 use futures::StreamExt;
 use share::Shares;
 use std::io;
@@ -55,9 +55,6 @@ impl Default for GateOptions {
     }
 }
 
-/// Calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two processes
-/// share are soon past.
-pub const CALLS_PER_CONNECTION_MAX: u32 = 4096;
 /// Bytes of a call in one frame. A frame is gathered before anything looks at it, and room for all of it is taken when
 /// its head comes: no more than a message may have of which nothing is known yet.
 const FRAME_BYTES_MAX: u32 = 64 << 10;

@@ -1,6 +1,7 @@
 use super::outgoing::{Outgoing, Verdict};
 use super::{HTTP2, TlsIdentity};
-use crate::connector::{Channel, Connector, Windows, endpoint};
+use crate::connector::{Channel, Connector, endpoint};
+use crate::limits::Windows;
 use hyper_util::rt::TokioIo;
 use std::io;
 use tokio::net::TcpStream;

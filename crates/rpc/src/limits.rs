@@ -1,0 +1,25 @@
+use std::time::Duration;
+
+/// The time that a connection may take to come about.
+pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(1);
+/// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
+
+/// Calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two processes
+/// share are soon past.
+pub const CALLS_PER_CONNECTION_MAX: u32 = 4096;
+
+/// Unacknowledged bytes of a stream and of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    pub stream_bytes: u32,
+    pub connection_bytes: u32,
+}
+
+impl Default for Windows {
+    /// One entry of a MiB needs no round trips, and several groups can be in the middle of theirs.
+    fn default() -> Windows {
+        Windows { stream_bytes: 4 << 20, connection_bytes: 16 << 20 }
+    }
+}
