@@ -1,7 +1,7 @@
 use proto::registry::registry_client::RegistryClient as GrpcClient;
 use proto::registry::*;
 use proto::{Code, Failure, Naming, Retry, Seeker};
-use rpc::{Channel, Channels, TcpConnector};
+use rpc::{Channel, Channels, NotConnected, TcpConnector};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -303,7 +303,7 @@ fn wait_of(reading: &Reading) -> Duration {
 fn is_connect_error(status: &Status) -> bool {
     let mut source = status.source();
     while let Some(error) = source {
-        if error.is::<tonic::ConnectError>() {
+        if error.is::<NotConnected>() {
             return true;
         }
         source = error.source();

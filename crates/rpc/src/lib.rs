@@ -15,7 +15,7 @@ mod tls;
 
 pub use channels::Channels;
 pub use connector::{Channel, Connector, TcpConnector};
-pub use frames::FrameCounts;
+pub use frames::{FrameCounts, NotConnected};
 pub use gate::{Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody, serve};
 pub use limits::{CALLS_PER_CONNECTION_MAX, Windows};
 pub use local::{Local, LocalConnector};

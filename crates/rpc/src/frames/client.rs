@@ -53,9 +53,7 @@ impl Link {
         let (address, windows) = (self.0.address.clone(), self.0.windows);
         let connecting = async move {
             let opened = Connection::open(&address, windows).await;
-            opened
-                .map(Arc::new)
-                .map_err(|error| Status::unavailable(format!("connect to {address}: {error}")))
+            opened.map(Arc::new).map_err(|error| not_connected(&address, error))
         };
         // By itself: who asked for it may be gone before it is there, and the next one is to hear how it went.
         let connecting = tokio::spawn(connecting).map(|connected| {
@@ -103,6 +101,17 @@ impl Service<Request<Body>> for Link {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         self.clone().call(request).boxed()
     }
+}
+
+/// The source of a status that says that nothing was sent, as there was no connection to send it on.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct NotConnected(io::Error);
+
+fn not_connected(address: &str, error: io::Error) -> Status {
+    let mut status = Status::unavailable(format!("connect to {address}: {error}"));
+    status.set_source(Arc::new(NotConnected(error)));
+    status
 }
 
 /// Sends a request's body at once as far as it is there, and the rest beside.

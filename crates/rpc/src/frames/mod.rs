@@ -19,6 +19,7 @@ mod wire;
 mod writer;
 
 pub(crate) use client::Link;
+pub use client::NotConnected;
 pub use counts::FrameCounts;
 pub(crate) use head::FIRST_BYTE;
 pub(crate) use server::serve;

@@ -140,7 +140,12 @@ impl<S: Side> Frames<'_, S> {
             (Kind::Credit, Some(bytes)) => self.wire.received_credit(head.stream, bytes)?,
             (Kind::Ping, _) => self.wire.pong(),
             (Kind::Pong, _) => {}
-            _ => self.side.on_frame(head, payload)?,
+            _ => {
+                self.side.on_frame(head, payload)?;
+                if head.kind == Kind::Open && head.is_last {
+                    self.wire.received_data(head, Bytes::new())?;
+                }
+            }
         }
         Ok(())
     }
