@@ -15,7 +15,8 @@ pub use message::{Gated, GatedBody};
 
 use crate::frames;
 use crate::limits::{CALLS_PER_CONNECTION_MAX, PING_ANSWER_MAX, PING_INTERVAL, Windows};
-use futures::StreamExt;
+use futures::future::FusedFuture;
+use futures::{FutureExt, StreamExt};
 use share::Shares;
 use std::io;
 use std::sync::Arc;
@@ -118,17 +119,20 @@ impl Gate {
             .server()
             .add_routes(routes.clone())
             .serve_with_incoming_shutdown(ReceiverStream::new(http2), stopping.clone().cancelled_owned());
-        let mut connections = JoinSet::new();
-        connections.spawn(async move {
+        // Here and not in a task: what it serves is let go of with this.
+        let http2 = async {
             if let Err(error) = http2.await {
                 tracing::error!(%error, "the server of HTTP/2 ended");
             }
-        });
+        };
+        let mut http2 = std::pin::pin!(http2.fuse());
+        let mut connections = JoinSet::new();
         let mut incoming = GateIncoming::new(listener, self.connections.clone(), self.counts.clone());
         let mut stop = std::pin::pin!(stop);
         loop {
             let connection = tokio::select! {
                 () = stop.as_mut() => break,
+                () = http2.as_mut(), if !http2.is_terminated() => continue,
                 Some(Ok(connection)) = incoming.next() => connection,
                 Some(_) = connections.join_next() => continue,
             };
@@ -137,7 +141,12 @@ impl Gate {
         }
         drop((incoming, to_http2));
         stopping.cancel();
-        connections.join_all().await;
+        let others = async {
+            if !http2.is_terminated() {
+                http2.await;
+            }
+        };
+        tokio::join!(connections.join_all(), others);
     }
 
     async fn let_in(
