@@ -1,6 +1,5 @@
 //! The way of the root's fences to the other groups.
 
-use super::root::{as_seen, broken};
 use crate::ops::FENCED_AT_ONCE;
 use crate::others::Others;
 use crate::tables::{FENCED_PREFIX, fenced_key, fences};
@@ -129,6 +128,15 @@ pub(super) async fn ask(
     some: FenceContainersRequest,
 ) -> Result<FenceContainersResponse, Failure> {
     others.ask(some.group, some, |mut om, some| async move { om.fence_containers(some).await }).await
+}
+
+pub(super) fn as_seen(group: u64, said: &FenceContainersResponse) -> GroupSeen {
+    let FenceContainersResponse { number, history, index, .. } = *said;
+    GroupSeen { group, history, number, index }
+}
+
+pub(super) fn broken(error: anyhow::Error) -> Failure {
+    Failure::internal(format!("read the root: {error:#}"))
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 //! while, and leaders that change: a block that is named is never given up, and in the end all others are.
 
 use super::compare::{Known, Listed, compare};
-use super::fences::container_in;
-use super::root::as_seen;
+use super::fences::{as_seen, container_in};
 use crate::blocks::{self, BlockKey, NamingRows, UNUSED_PREFIX};
 use crate::moves::Parts;
 use crate::ops::testing::{Namespace, commit_request};

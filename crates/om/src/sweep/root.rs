@@ -1,12 +1,15 @@
 //! The root of names as its leader changes it, and what it keeps of how far each group is: before a group is told of
 //! anything, it is noted what it says of itself, since what it is told hides how far it was.
 
-use super::fences::{Lacks, Told, ask, send};
+use super::fences::{Lacks, Told, as_seen, ask, broken, send};
 use crate::ops::{self, FenceContainers, Fresh, NoteGroups, Operation};
 use crate::others::Others;
 use crate::replica::Replica;
-use crate::tables::{ROOT, fences};
-use proto::om::{FenceContainersRequest, FenceContainersResponse, GroupSeen, NoteGroupsCommand, SweepStop};
+use crate::tables::{NAMES_PREFIX, ROOT, decode, fences};
+use crate::upgrade::rows;
+use proto::om::{
+    BucketEntry, FenceContainersRequest, FenceContainersResponse, GroupSeen, NoteGroupsCommand, SweepStop,
+};
 use proto::{Code, Failure, RequestId};
 use rand::RngExt;
 use statedb::Db;
@@ -46,7 +49,7 @@ impl Root {
     pub(super) async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
         let mut groups = self.others.groups.all();
         groups.insert(ROOT);
-        groups.extend(self.read(super::worker::groups_of_buckets).await?);
+        groups.extend(self.read(groups_of_buckets).await?);
         Ok(groups)
     }
 
@@ -110,11 +113,14 @@ impl Root {
     }
 }
 
-pub(super) fn as_seen(group: u64, said: &FenceContainersResponse) -> GroupSeen {
-    let FenceContainersResponse { number, history, index, .. } = *said;
-    GroupSeen { group, history, number, index }
-}
-
-pub(super) fn broken(error: anyhow::Error) -> Failure {
-    Failure::internal(format!("read the root: {error:#}"))
+/// The groups that buckets are in, or move to.
+fn groups_of_buckets(root: &Db) -> anyhow::Result<BTreeSet<u64>> {
+    let mut groups = BTreeSet::new();
+    for row in rows(root, NAMES_PREFIX) {
+        let (key, value) = row?;
+        let entry: BucketEntry = decode(&key, &value)?;
+        groups.insert(entry.group);
+        groups.extend(entry.last_move.and_then(|last| last.moved).map(|moved| moved.to));
+    }
+    Ok(groups)
 }

@@ -1,7 +1,8 @@
 //! An operator's word that the sweep stops, or that there are no other names than those that groups have now.
 
 use super::Sweep;
-use super::root::{Root, as_seen};
+use super::fences::as_seen;
+use super::root::Root;
 use crate::ops::{StartSweep, StopSweep};
 use crate::tables::ROOT;
 use futures::future::try_join_all;

@@ -1,19 +1,17 @@
 //! Sweeps, as long as the root is led from here.
 
 use super::counts::{Look, Requested};
-use super::fences::{Lacks, New, container_in};
+use super::fences::{Lacks, New, as_seen, container_in};
 use super::queue::Queue;
-use super::root::{Root, as_seen};
+use super::root::Root;
 use super::{Sweep, Times};
 use crate::ops::{FENCED_AT_ONCE, StopSweep};
 use crate::replica::Replica;
-use crate::tables::{FENCED_PREFIX, NAMES_PREFIX, ROOT, decode};
+use crate::tables::{FENCED_PREFIX, ROOT, decode};
 use crate::upgrade::rows;
 use futures::future::join_all;
 use proto::Failure;
-use proto::om::{
-    BucketEntry, FenceContainersResponse, GroupSeen, StopSweepCommand, SweepStop, SweptContainer,
-};
+use proto::om::{FenceContainersResponse, GroupSeen, StopSweepCommand, SweepStop, SweptContainer};
 use proto::scm::ContainerState;
 use statedb::Db;
 use std::collections::{BTreeMap, BTreeSet};
@@ -341,16 +339,4 @@ fn fenced(root: &Db) -> anyhow::Result<BTreeMap<u64, SweptContainer>> {
         Ok((container_in(&key)?, decode(&key, &value)?))
     };
     rows(root, FENCED_PREFIX).map(row).collect()
-}
-
-/// The groups that buckets are in, or move to.
-pub(super) fn groups_of_buckets(root: &Db) -> anyhow::Result<BTreeSet<u64>> {
-    let mut groups = BTreeSet::new();
-    for row in rows(root, NAMES_PREFIX) {
-        let (key, value) = row?;
-        let entry: BucketEntry = decode(&key, &value)?;
-        groups.insert(entry.group);
-        groups.extend(entry.last_move.and_then(|last| last.moved).map(|moved| moved.to));
-    }
-    Ok(groups)
 }
