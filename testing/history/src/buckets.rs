@@ -122,7 +122,7 @@ mod tests {
         let (create, delete) = ((BucketOp::Create, 0, 1, BucketAnswer::Done), |at| {
             (BucketOp::Delete, at, at + 1, BucketAnswer::Done)
         });
-        let made = |rest: &[Answered]| [&[create.clone()], rest].concat();
+        let made = |rest: &[Answered]| [std::slice::from_ref(&create), rest].concat();
         check(true, "a page", &made(&[put(1, 1, 2), put(2, 2, 4), list(6, &[(1, 1), (2, 2)])]));
         check(false, "a page of two moments", &made(&[put(1, 1, 2), put(2, 2, 4), list(6, &[(2, 2)])]));
         check(false, "an acknowledged key in a deleted bucket", &made(&[put(1, 1, 2), delete(4)]));

@@ -44,6 +44,9 @@ impl MemoryDbPlace {
     }
 }
 
+/// Tables that are open, as long as somebody has them.
+type Opened = Weak<RwLock<Arc<Db>>>;
+
 /// The tables of an OM's groups, wherever they are; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct MemoryTables {
@@ -51,7 +54,7 @@ pub(crate) struct MemoryTables {
     places: Arc<Mutex<BTreeMap<GroupId, MemoryDbPlace>>>,
     made: Arc<AtomicU64>,
     /// Those that are open, in the life of a process that is running.
-    open: Arc<Mutex<BTreeMap<GroupId, Weak<RwLock<Arc<Db>>>>>>,
+    open: Arc<Mutex<BTreeMap<GroupId, Opened>>>,
 }
 
 impl MemoryTables {
