@@ -1,11 +1,13 @@
 //! Names that are written to and looked up in three OMs, each a process: rates, latencies, processor time of all
-//! OMs together and bytes that reached the device, beside a second binary if one is given. Ends with one line of
-//! JSON. `./dev bench namespace [--quick] [--peer BINARY] [--count=N] [--oms=N]`
+//! OMs together, syncs of their logs and bytes that reached the device, beside a second binary if one is given. Ends
+//! with one line of JSON. `./dev bench namespace [--quick] [--peer BINARY] [--count=N] [--oms=N] [--groups=N]`; with
+//! `--idle=SECONDS` what OMs cost that nobody uses, and no more.
 
 use flotilla_benches::flotilla_binary;
 use flotilla_benches::namespace::{Load, Measured, OmCluster, load};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -13,13 +15,17 @@ struct Plan {
     /// Names that are written.
     count: u64,
     oms: usize,
+    /// Over which the load is spread.
+    groups: u64,
+    /// Nothing else than what they cost without any load is measured, for so long.
+    idle: Option<Duration>,
     /// Another flotilla, that takes turns with ours.
     peer: Option<PathBuf>,
 }
 
 impl Plan {
     fn of(arguments: &[String]) -> Result<Plan, String> {
-        let mut plan = Plan { count: 1_000_000, oms: 3, peer: None };
+        let mut plan = Plan { count: 1_000_000, oms: 3, groups: 1, idle: None, peer: None };
         let mut arguments = arguments.iter();
         let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
         while let Some(argument) = arguments.next() {
@@ -28,6 +34,8 @@ impl Plan {
                 ("--quick", "") => plan.count = 60_000,
                 ("--count", value) => plan.count = number(value)?,
                 ("--oms", value) => plan.oms = number(value)? as usize,
+                ("--groups", value) => plan.groups = number(value)?.max(1),
+                ("--idle", value) => plan.idle = Some(Duration::from_secs(number(value)?)),
                 ("--peer", "") => plan.peer = Some(arguments.next().ok_or("--peer of what?")?.into()),
                 ("--peer", value) => plan.peer = Some(value.into()),
                 _ => return Err(format!("unknown argument {argument}")),
@@ -61,13 +69,19 @@ fn main() -> anyhow::Result<()> {
         eprintln!("{wrong}");
         std::process::exit(2);
     });
-    let mut clusters = vec![("flotilla", OmCluster::start(&flotilla_binary(), plan.oms)?)];
+    let start = |binary: &Path| OmCluster::start(binary, plan.oms, plan.groups);
+    let mut clusters = vec![("flotilla", start(&flotilla_binary())?)];
     if let Some(peer) = &plan.peer {
-        clusters.push(("peer", OmCluster::start(peer, plan.oms)?));
+        clusters.push(("peer", start(peer)?));
+    }
+    if let Some(measured) = plan.idle {
+        idle(&plan, &clusters, measured);
+        return Ok(());
     }
     println!(
-        "{} OMs; CPU of all of them, device bytes of all of them per operation\n{:<8} {:>7} {:<9} {:>9} {:>10} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}",
+        "{} OMs, {} groups; CPU, syncs and device bytes of all of them per operation\n{:<8} {:>7} {:<9} {:>9} {:>10} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         plan.oms,
+        plan.groups,
         "",
         "clients",
         "",
@@ -78,6 +92,8 @@ fn main() -> anyhow::Result<()> {
         "p99.9 ms",
         "max ms",
         "CPU ms",
+        "of disk",
+        "syncs/op",
         "dev B/op"
     );
     let (mut rows, mut first) = (Vec::new(), 0);
@@ -105,16 +121,33 @@ fn main() -> anyhow::Result<()> {
     let resident: Vec<Value> = clusters.iter().map(|(name, cluster)| resident(name, cluster)).collect();
     println!(
         "{}",
-        json!({"bench": "namespace", "arguments": arguments, "oms": plan.oms, "rows": rows, "resident": resident})
+        json!({"bench": "namespace", "arguments": arguments, "oms": plan.oms, "groups": plan.groups, "rows": rows, "resident": resident})
     );
     Ok(())
+}
+
+fn idle(plan: &Plan, clusters: &[(&str, OmCluster)], measured: Duration) {
+    for (name, cluster) in clusters {
+        let (cpu_percent, wakeups) = cluster.idle(measured);
+        let (Plan { oms, groups, .. }, mib) = (plan, cluster.resident_bytes() / MIB);
+        println!(
+            "{name}: {oms} OMs with {groups} groups that nobody uses: {cpu_percent:.2} % of a core and {wakeups:.0} wakeups a second, all together"
+        );
+        println!(
+            "{}",
+            json!({
+                "bench": "namespace", "target": name, "oms": oms, "groups": groups, "idle_seconds": measured.as_secs(),
+                "cpu_percent": cpu_percent, "wakeups_per_second": wakeups, "resident_most_mib": mib,
+            })
+        );
+    }
 }
 
 fn report(row: &Row, name: &str, measured: &Measured) {
     let total = &measured.total;
     let number = |name: &str| total[name].as_f64().unwrap_or(f64::NAN);
     println!(
-        "{:<8} {:>7} {name:<9} {:>9} {:>10.1} {:>8.2} {:>8.2} {:>9.2} {:>9.2} {:>9.4} {:>9.0}",
+        "{:<8} {:>7} {name:<9} {:>9} {:>10.1} {:>8.2} {:>8.2} {:>9.2} {:>9.2} {:>9.4} {:>9.4} {:>9.4} {:>9.0}",
         row.kind,
         row.clients,
         measured.operations(),
@@ -124,6 +157,8 @@ fn report(row: &Row, name: &str, measured: &Measured) {
         number("p999_ms"),
         number("max_ms"),
         measured.cpu_ms(),
+        measured.disk_cpu_seconds * 1e3 / measured.operations(),
+        measured.syncs / measured.operations(),
         measured.device_bytes as f64 / measured.operations(),
     );
     if let Some(slowest) = measured.slowest_window() {
@@ -135,6 +170,8 @@ fn of_row(row: &Row, measured: &[(&&str, Measured)]) -> Value {
     let target = |(name, measured): &(&&str, Measured)| {
         json!({
             "target": name, "total": measured.total, "cpu_ms_per_operation": measured.cpu_ms(),
+            "disk_cpu_ms_per_operation": measured.disk_cpu_seconds * 1e3 / measured.operations(),
+            "syncs_per_operation": measured.syncs / measured.operations(),
             "device_bytes_per_operation": measured.device_bytes as f64 / measured.operations(),
             "slowest_window": measured.slowest_window(),
         })

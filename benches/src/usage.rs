@@ -22,16 +22,18 @@ pub(crate) struct Rates {
 
 impl Usage {
     pub(crate) fn of(pid: u32) -> Usage {
-        let stat = read(&format!("/proc/{pid}/stat"));
-        // The name in parentheses may hold anything; user and system time are fields 14 and 15.
-        let after_name = stat.rsplit_once(')').expect("stat names the program").1;
-        let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(number).sum();
         Usage {
             at: Instant::now(),
-            cpu_seconds: ticks as f64 / TICKS_PER_SECOND,
+            cpu_seconds: cpu_seconds(&read(&format!("/proc/{pid}/stat"))),
             resident_bytes: Usage::resident_bytes_of(pid),
-            wakeups: threads(pid).map(|status| field(&status, "voluntary_ctxt_switches:")).sum(),
+            wakeups: of_threads(pid, "status").map(|status| field(&status, "voluntary_ctxt_switches:")).sum(),
         }
+    }
+
+    /// Processor time of the threads with such names that a process has now, those of the kernel that work for it, too.
+    pub(crate) fn cpu_seconds_of_threads(pid: u32, names: &[&str]) -> f64 {
+        let stats = of_threads(pid, "stat");
+        stats.filter(|stat| names.iter().any(|name| stat.contains(name))).map(|stat| cpu_seconds(&stat)).sum()
     }
 
     /// Cheaper than everything of it.
@@ -50,11 +52,19 @@ impl Usage {
     }
 }
 
-fn threads(pid: u32) -> impl Iterator<Item = String> {
+/// User and system time, as `stat` tells them of a process or a thread.
+fn cpu_seconds(stat: &str) -> f64 {
+    // The name in parentheses may hold anything; these are fields 14 and 15.
+    let after_name = stat.rsplit_once(')').expect("stat names the program").1;
+    let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(number).sum();
+    ticks as f64 / TICKS_PER_SECOND
+}
+
+fn of_threads(pid: u32, file: &'static str) -> impl Iterator<Item = String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
-    let statuses = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("status")));
+    let files = tasks.flatten().map(move |task| std::fs::read_to_string(task.path().join(file)));
     // A thread may end meanwhile.
-    statuses.flatten()
+    files.flatten()
 }
 
 fn read(path: &str) -> String {

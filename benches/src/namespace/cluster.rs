@@ -1,32 +1,56 @@
 use crate::flotilla_binary;
+use crate::scrape::scrape;
 use crate::usage::Usage;
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use testkit::prometheus::Scrape;
 use testkit::{Process, free_addresses};
 
-/// A busy machine takes its time.
-const WHOLE_WITHIN: Duration = Duration::from_secs(60);
+/// A busy machine takes its time, and SCM moves one leader at a time.
+const WHOLE_WITHIN: Duration = Duration::from_secs(180);
+
+/// The thread of an io_uring, or those that take its place, and the kernel's workers for it.
+const DISK_THREADS: &[&str] = &["(disk-", "(iou-wrk-"];
 
 /// SCM and OMs, each a process, with nothing to store bytes.
 pub struct OmCluster {
     pub scm: String,
-    pub(super) oms: Vec<Process>,
+    pub groups: u64,
+    pub(super) oms: Vec<OmProcess>,
     _scm: Process,
     // Last, so that the processes end before their directories go.
     _dir: TempDir,
 }
 
+pub(super) struct OmProcess {
+    process: Process,
+    /// "http://host:port" of its metrics.
+    http: String,
+}
+
+/// What the OMs have spent so far, all together.
+#[derive(Clone, Copy)]
+pub(super) struct Spent {
+    pub(super) cpu_seconds: f64,
+    /// That of the threads that do nothing but write and sync.
+    pub(super) disk_cpu_seconds: f64,
+    pub(super) device_bytes: u64,
+    /// Writes of the groups' logs, each of which is followed by one fdatasync.
+    pub(super) syncs: f64,
+}
+
 impl OmCluster {
-    /// With all names on all OMs.
-    pub fn start(binary: &Path, oms: usize) -> anyhow::Result<OmCluster> {
+    /// With all groups on all OMs, their leaders spread, and a bucket in each group.
+    pub fn start(binary: &Path, oms: usize, groups: u64) -> anyhow::Result<OmCluster> {
         let dir = tempfile::tempdir()?;
         let scm = free_addresses(1).remove(0);
         let start = |name: &str, roles: &str, rpc: &str| {
-            let meta = dir.path().join(name).display().to_string();
+            let (meta, count) = (dir.path().join(name).display().to_string(), groups.to_string());
             let words = [
                 "server",
                 "--roles",
@@ -39,42 +63,97 @@ impl OmCluster {
                 &scm,
                 "--http",
                 "127.0.0.1:0",
+                "--om-groups",
+                &count,
             ];
-            Process::start(binary, dir.path(), name, words.map(str::to_owned).to_vec()).0
+            let words = words.map(str::to_owned).to_vec();
+            let (process, ready) = Process::start(binary, dir.path(), name, words);
+            OmProcess { process, http: ready["HTTP"].clone() }
         };
-        let scm_process = start("scm", "scm", &scm);
+        let scm_process = start("scm", "scm", &scm).process;
         let oms = (0..oms).map(|at| start(&format!("om{at}"), "om", "127.0.0.1:0")).collect();
-        let cluster = OmCluster { scm: scm.clone(), oms, _scm: scm_process, _dir: dir };
+        let cluster = OmCluster { scm: scm.clone(), groups, oms, _scm: scm_process, _dir: dir };
         cluster.until_whole()?;
+        for group in 0..groups {
+            cluster.admin(&["bucket", "create", &OmCluster::bucket(group), "--group", &group.to_string()])?;
+        }
         Ok(cluster)
+    }
+
+    /// The bucket that is in a group.
+    pub(super) fn bucket(group: u64) -> String {
+        format!("load{group}")
+    }
+
+    fn admin(&self, words: &[&str]) -> anyhow::Result<String> {
+        let said =
+            Command::new(flotilla_binary()).args(["admin", "--scm", &self.scm]).args(words).output()?;
+        let why = String::from_utf8_lossy(&said.stderr);
+        ensure!(said.status.success(), "flotilla admin {words:?}: {}: {why}", said.status);
+        Ok(String::from_utf8(said.stdout)?)
     }
 
     fn until_whole(&self) -> anyhow::Result<()> {
         let give_up = Instant::now() + WHOLE_WITHIN;
         loop {
-            let asked = ["admin", "--scm", &self.scm, "om", "groups", "--json"];
-            let said = Command::new(flotilla_binary()).args(asked).output()?;
-            let groups: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
-            let replicas = groups[0]["replicas"].as_array().cloned().unwrap_or_default();
-            let votes = |it: &&Value| it["role"] == "leader" || it["role"] == "follower";
-            if replicas.iter().filter(votes).count() == self.oms.len() && groups[0]["problem"] == "" {
+            let said = self.admin(&["om", "groups", "--json"]);
+            let told = said.as_deref().ok().and_then(|said| serde_json::from_str(said).ok());
+            let groups: Vec<Value> = told.unwrap_or_default();
+            let are_whole = groups.len() as u64 == self.groups && groups.iter().all(|it| self.is_whole(it));
+            if are_whole && self.are_leaders_spread(&groups) {
                 return Ok(());
             }
-            ensure!(Instant::now() < give_up, "the names are not on {} OMs: {groups:#}", self.oms.len());
+            ensure!(Instant::now() < give_up, "the names are not on {} OMs: {said:?}", self.oms.len());
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 
-    pub(super) fn cpu_seconds(&self) -> f64 {
-        self.oms.iter().map(|om| Usage::of(om.pid()).cpu_seconds).sum()
+    fn is_whole(&self, group: &Value) -> bool {
+        let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
+        let votes = |it: &&Value| it["role"] == "leader" || it["role"] == "follower";
+        replicas.iter().filter(votes).count() == self.oms.len() && group["problem"] == ""
     }
 
-    pub(super) fn device_bytes(&self) -> u64 {
-        self.oms.iter().map(Process::device_bytes_written).sum()
+    fn are_leaders_spread(&self, groups: &[Value]) -> bool {
+        let mut led = BTreeMap::<u64, usize>::new();
+        for om in groups.iter().filter_map(|group| group["leader_om"].as_u64()) {
+            *led.entry(om).or_default() += 1;
+        }
+        let least = if led.len() < self.oms.len() { Some(0) } else { led.values().min().copied() };
+        led.values().max().copied().unwrap_or_default() <= least.unwrap_or_default() + 1
+    }
+
+    pub(super) fn spent(&self) -> anyhow::Result<Spent> {
+        let mut syncs = 0.0;
+        for om in &self.oms {
+            let page = scrape(&om.http).with_context(|| format!("scrape {}", om.http))?;
+            let page = Scrape::parse(&page).map_err(anyhow::Error::msg)?;
+            let of_logs = page.with("flotilla_disk_log_write_seconds_count", &[]);
+            syncs += of_logs.map(|sample| sample.value).sum::<f64>();
+        }
+        let pids = || self.oms.iter().map(|om| om.process.pid());
+        let cpu_seconds = pids().map(|pid| Usage::of(pid).cpu_seconds).sum();
+        let disk_cpu_seconds = pids().map(|pid| Usage::cpu_seconds_of_threads(pid, DISK_THREADS)).sum();
+        let device_bytes = self.oms.iter().map(|om| om.process.device_bytes_written()).sum();
+        Ok(Spent { cpu_seconds, disk_cpu_seconds, device_bytes, syncs })
     }
 
     /// Of the OM that has the most.
     pub fn resident_bytes(&self) -> u64 {
-        self.oms.iter().map(|om| Usage::resident_bytes_of(om.pid())).max().unwrap_or_default()
+        self.oms.iter().map(|om| Usage::resident_bytes_of(om.process.pid())).max().unwrap_or_default()
+    }
+
+    /// The processor time of all OMs, in percent of a core, and how often a thread of theirs wakes in a second, while
+    /// nobody uses them.
+    pub fn idle(&self, measured: Duration) -> (f64, f64) {
+        /// What follows on elections is over by then, and the groups doze.
+        const SETTLE: Duration = Duration::from_secs(20);
+        std::thread::sleep(SETTLE);
+        let usages = || self.oms.iter().map(|om| Usage::of(om.process.pid())).collect::<Vec<_>>();
+        let before = usages();
+        std::thread::sleep(measured);
+        let after = usages();
+        let rates = after.iter().zip(&before).map(|(after, before)| after.since(before));
+        rates.fold((0.0, 0.0), |(cpu, wakeups), it| (cpu + it.cpu_percent, wakeups + it.wakeups_per_second))
     }
 }

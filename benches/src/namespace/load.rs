@@ -1,8 +1,8 @@
 use super::OmCluster;
 use crate::flotilla_binary;
 use anyhow::{Context, ensure};
-use serde_json::Value;
-use std::process::{Command, Stdio};
+use serde_json::{Value, json};
+use std::process::{Child, Command, Stdio};
 
 /// What `flotilla load` is to do.
 #[derive(Clone, Copy, Debug)]
@@ -20,12 +20,15 @@ pub struct Load<'a> {
 /// What the clients saw, and what the OMs spent on it, all together.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The last line that `flotilla load --json` printed.
+    /// The last line that `flotilla load --json` printed; of several groups: rates add up, and the worst latencies count.
     pub total: Value,
-    /// The lines before: one for each ten seconds.
+    /// The lines before: one for each ten seconds. Of several groups: none.
     pub windows: Vec<Value>,
     pub cpu_seconds: f64,
+    /// Of that, what the threads took that do nothing but write and sync.
+    pub disk_cpu_seconds: f64,
     pub device_bytes: u64,
+    pub syncs: f64,
 }
 
 impl Measured {
@@ -45,33 +48,64 @@ impl Measured {
     }
 }
 
-/// Names of 256 bytes with a KiB of metadata.
+/// Names of 256 bytes with a KiB of metadata, in all groups alike.
 pub fn load(cluster: &OmCluster, load: Load<'_>) -> anyhow::Result<Measured> {
-    let (cpu_seconds, device_bytes) = (cluster.cpu_seconds(), cluster.device_bytes());
+    let before = cluster.spent()?;
+    let each = (0..cluster.groups).map(|group| load_begin(cluster, load, group));
+    let each = each.collect::<anyhow::Result<Vec<Child>>>()?;
+    let said = each.into_iter().map(load_end).collect::<anyhow::Result<Vec<Vec<Value>>>>()?;
+    let after = cluster.spent()?;
+    let totals: Vec<&Value> = said.iter().filter_map(|lines| lines.last()).collect();
+    let (total, windows) = match (&totals[..], &said[..]) {
+        ([total], [lines]) => ((*total).clone(), lines[..lines.len() - 1].to_vec()),
+        _ => (joined(&totals), Vec::new()),
+    };
+    Ok(Measured {
+        total,
+        windows,
+        cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+        disk_cpu_seconds: after.disk_cpu_seconds - before.disk_cpu_seconds,
+        device_bytes: after.device_bytes - before.device_bytes,
+        syncs: after.syncs - before.syncs,
+    })
+}
+
+fn joined(totals: &[&Value]) -> Value {
+    let of_each = |name: &str| totals.iter().filter_map(|total| total[name].as_f64()).collect::<Vec<f64>>();
+    let sum = |name: &str| of_each(name).iter().sum::<f64>();
+    let most = |name: &str| of_each(name).into_iter().fold(0.0, f64::max);
+    json!({
+        "operations": sum("operations"), "per_second": sum("per_second"),
+        "p50_ms": most("p50_ms"), "p99_ms": most("p99_ms"), "p999_ms": most("p999_ms"), "max_ms": most("max_ms"),
+    })
+}
+
+fn load_begin(cluster: &OmCluster, load: Load<'_>, group: u64) -> anyhow::Result<Child> {
+    let share = |all: u64| (all / cluster.groups).max(1);
     let numbers = [
-        ("--clients", u64::from(load.clients)),
-        ("--connections", load.connections.into()),
-        ("--count", load.count),
+        ("--clients", share(load.clients.into())),
+        ("--connections", share(load.connections.into())),
+        ("--count", share(load.count)),
         ("--first", load.first),
-        ("--written", load.written),
+        ("--written", share(load.written)),
         ("--name-bytes", 256),
         ("--metadata-bytes", 1024),
     ];
     let words = numbers.map(|(name, value)| [name.to_owned(), value.to_string()]);
-    let said = Command::new(flotilla_binary())
-        .args(["load", load.kind, "--scm", &cluster.scm, "--json"])
+    Command::new(flotilla_binary())
+        .args(["load", load.kind, "--scm", &cluster.scm, "--bucket", &OmCluster::bucket(group), "--json"])
         .args(words.as_flattened())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("run flotilla load")?;
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("run flotilla load")
+}
+
+/// The lines that it printed, of which the last one is the total.
+fn load_end(load: Child) -> anyhow::Result<Vec<Value>> {
+    let said = load.wait_with_output()?;
     ensure!(said.status.success(), "flotilla load: {}", said.status);
     let text = String::from_utf8(said.stdout)?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
-    let (total, windows) = lines.split_last().context("flotilla load says what it did")?;
-    Ok(Measured {
-        total: total.clone(),
-        windows: windows.to_vec(),
-        cpu_seconds: cluster.cpu_seconds() - cpu_seconds,
-        device_bytes: cluster.device_bytes() - device_bytes,
-    })
+    ensure!(!lines.is_empty(), "flotilla load does not say what it did");
+    Ok(lines)
 }

@@ -130,6 +130,16 @@ pub(crate) enum OmReads {
     Majority,
 }
 
+/// The OMs that a gateway asks for names.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum S3OmReads {
+    /// The leader of the names' group
+    #[default]
+    Leader,
+    /// Any member, that of the gateway's own process first; it asks the leader how far its names must be
+    Any,
+}
+
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Storage container manager: nodes, pipelines, containers
@@ -258,6 +268,9 @@ pub(crate) struct ServerArgs {
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
+    /// SCM: copies of containers leave this much of a datanode's space free, in percent. A disk with less is nearly full
+    #[arg(long, default_value_t = 5, env = "FLOTILLA_KEEP_FREE_PERCENT", value_parser = clap::value_parser!(u64).range(0..=50))]
+    pub keep_free_percent: u64,
     /// Groups of names, over which buckets are spread: where there are fewer, SCM makes what is missing.
     /// `admin om group create` makes more.
     /// Each costs every OM that has it a Raft group with a database. SCM's to say
@@ -276,6 +289,10 @@ pub(crate) struct ServerArgs {
     pub om_reads: OmReads,
     #[command(flatten)]
     pub reclaim: ReclaimTimes,
+    /// S3: the OMs that are asked to look up keys and to list them. `any` takes that from leaders, and costs a small call
+    /// between OMs for all that wait at a member; what is read is as new
+    #[arg(long, value_enum, default_value_t, env = "FLOTILLA_S3_OM_READS")]
+    pub s3_om_reads: S3OmReads,
     #[command(flatten)]
     pub s3_limits: S3Limits,
     /// Write each request of S3 into this file, a line of JSON each; SIGHUP opens it again. Default: nowhere

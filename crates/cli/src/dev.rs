@@ -1,4 +1,4 @@
-use crate::args::{DNS_ZONE, DevArgs, OmReads, Role};
+use crate::args::{DNS_ZONE, DevArgs, OmReads, Role, S3OmReads};
 use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::output;
@@ -115,6 +115,7 @@ fn server_options(
         s3_domains: args.s3_domains.clone(),
         container_bytes_max: 2 << 30,
         pipelines_per_disk: 2,
+        keep_free_percent: scm::ScmOptions::default().keep_free_percent,
         om_groups: 4,
         om_memory_bytes: OM_MEMORY_BYTES,
         reserve_bytes: RESERVE_BYTES,
@@ -126,6 +127,7 @@ fn server_options(
         compact_bytes_per_second: defaults.compact_bytes_per_second,
         metadata_log_bytes: args.metadata_log_bytes,
         om_reads: OmReads::default(),
+        s3_om_reads: S3OmReads::default(),
         // Whoever tries it out wants to see it.
         reclaim: ReclaimTimes { any_reclaim_after: true, ..args.reclaim },
         scm_times: None,

@@ -25,7 +25,7 @@ pub(crate) struct ReclaimTimes {
     pub sweep_after: Duration,
     /// All containers are looked through by themselves then, and again after so long. `off`: only when `flotilla admin sweep
     /// run` asks for it
-    #[arg(long, default_value = "off", env = "FLOTILLA_SWEEP_EVERY")]
+    #[arg(long, default_value = "7d", env = "FLOTILLA_SWEEP_EVERY")]
     pub sweep_every: SweepEvery,
 }
 
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_through_by_itself_unless_somebody_says_how_often() {
+    fn all_is_looked_through_each_week_unless_somebody_says_otherwise() {
         #[derive(clap::Parser)]
         struct Options {
             #[command(flatten)]
@@ -85,7 +85,7 @@ mod tests {
             let given = std::iter::once(&"flotilla").chain(given);
             <Options as clap::Parser>::try_parse_from(given).map(|options| options.times.sweep_every.0)
         };
-        assert_eq!(of(&[]).unwrap(), None);
+        assert_eq!(of(&[]).unwrap(), Some(Duration::from_secs(7 * 86_400)));
         assert_eq!(of(&["--sweep-every", "off"]).unwrap(), None);
         assert_eq!(of(&["--sweep-every", "2d"]).unwrap(), Some(Duration::from_secs(2 * 86_400)));
         assert!(of(&["--sweep-every", "never"]).is_err_and(|why| why.to_string().contains("or off")));

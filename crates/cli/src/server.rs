@@ -1,4 +1,4 @@
-use crate::args::{OmReads, Role, ScmTimes, ServerArgs};
+use crate::args::{OmReads, Role, S3OmReads, ScmTimes, ServerArgs};
 use crate::credentials::{Secret, systemd_directory};
 use crate::http::Http;
 use crate::logging;
@@ -89,6 +89,7 @@ pub(crate) struct ServerOptions {
     pub s3_domains: Vec<String>,
     pub container_bytes_max: u64,
     pub pipelines_per_disk: u32,
+    pub keep_free_percent: u64,
     /// Groups of names that there are to be at least.
     pub om_groups: u16,
     /// For the tables of all of OM's groups.
@@ -106,6 +107,7 @@ pub(crate) struct ServerOptions {
     /// Growth of SCM's and OM's logs between two snapshots.
     pub metadata_log_bytes: u64,
     pub om_reads: OmReads,
+    pub s3_om_reads: S3OmReads,
     pub reclaim: ReclaimTimes,
     /// `None`: SCM's own defaults.
     pub scm_times: Option<ScmTimes>,
@@ -184,6 +186,7 @@ impl ServerOptions {
             s3_domains: args.s3_domains,
             container_bytes_max: args.container_bytes_max,
             pipelines_per_disk: args.pipelines_per_disk,
+            keep_free_percent: args.keep_free_percent,
             om_groups: args.om_groups,
             om_memory_bytes: args.om_memory_bytes,
             disk_io: args.disk_io,
@@ -196,6 +199,7 @@ impl ServerOptions {
             compact_bytes_per_second: args.compact_bytes_per_second,
             metadata_log_bytes: args.metadata_log_bytes,
             om_reads: args.om_reads,
+            s3_om_reads: args.s3_om_reads,
             reclaim: args.reclaim,
             scm_times: Some(args.scm_times),
         })
@@ -276,7 +280,9 @@ impl Server {
 
         let scm_address = options.scm.clone().unwrap_or_else(|| rpc_address.clone());
         let addresses = AddressBook::default();
-        let host = RaftHost::new(HostOptions::default(), addresses.clone());
+        let raft_options =
+            HostOptions { leases: options.om_reads == OmReads::Lease, ..HostOptions::default() };
+        let host = RaftHost::new(raft_options, addresses.clone());
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         logging::add_to(&mut routes);
@@ -305,6 +311,10 @@ impl Server {
             let connected = Client::connect(ClientOptions {
                 scm: scm_address.clone(),
                 memory_bytes_max: options.s3_limits.s3_memory_bytes,
+                om_reads: match options.s3_om_reads {
+                    S3OmReads::Leader => client::OmReads::Leader,
+                    S3OmReads::Any => client::OmReads::Any,
+                },
                 local: local.clone(),
                 ..ClientOptions::default()
             });
@@ -416,16 +426,11 @@ async fn start_metadata(
     if options.has(Role::Om) {
         let scm = options.scm.clone().unwrap_or_else(|| rpc_address.to_owned());
         let (address, version) = (rpc_address.to_owned(), VERSION.to_owned());
-        let reads = match options.om_reads {
-            OmReads::Lease => raft::ReadPolicy::Lease,
-            OmReads::Majority => raft::ReadPolicy::Index,
-        };
         let memory_bytes = usize::try_from(options.om_memory_bytes).unwrap_or(usize::MAX);
         let om_options = OmOptions {
             address,
             scm,
             version,
-            reads,
             snapshots,
             memory_bytes,
             reclaim_after: options.reclaim.reclaim_after,
@@ -448,6 +453,7 @@ fn scm_options(options: &ServerOptions, rpc_address: &str) -> ScmOptions {
     let defaults = ScmOptions {
         address: rpc_address.to_owned(),
         pipelines_per_disk: options.pipelines_per_disk,
+        keep_free_percent: options.keep_free_percent,
         om_groups: options.om_groups.into(),
         members: options.scm.iter().flat_map(|list| addresses_of(list)).collect(),
         ..ScmOptions::default()

@@ -1,3 +1,4 @@
+use crate::any_member::AnyMember;
 use crate::avoided::Avoided;
 use crate::channels::Channels;
 use crate::counted::{self, Counted};
@@ -8,7 +9,7 @@ use crate::om_seeker::OmSeeker;
 use crate::pipelines::Pipelines;
 use crate::view::{self, View};
 use crate::writable::any_is_writable;
-use crate::{ClientError, ClientOptions};
+use crate::{ClientError, ClientOptions, OmReads};
 use bytes::Bytes;
 use futures::Stream;
 use md5many::Md5Many;
@@ -99,8 +100,10 @@ impl Client {
         let counted = Arc::<Counted>::default();
         let memory = Memory::new(options.memory_bytes_max);
         let (call_timeout, deadline) = (options.call_timeout, options.write_deadline);
-        let wire = OmWire { channels: channels.clone(), view: view.clone(), call_timeout };
-        let om = OmCaller::new(om, wire, deadline, counted.clone());
+        let any_member = options.om_reads == OmReads::Any;
+        let wire = OmWire { channels: channels.clone(), view: view.clone(), call_timeout, any_member };
+        let any_member = any_member.then(|| AnyMember::new(options.local.clone(), counted.clone()));
+        let om = OmCaller::new(om, wire, any_member, deadline, counted.clone());
         Client {
             shared: Arc::new(Shared {
                 options,

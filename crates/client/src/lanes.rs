@@ -66,7 +66,8 @@ impl SharesCall for Lookup {
 
     async fn call(wire: &OmWire, address: String, lookups: Vec<Lookup>) -> Result<Vec<LookupReply>, Failure> {
         let look_up = |mut om: OmClient<Channel>, request| async move { om.lookup_keys(request).await };
-        Ok(wire.call(address, tonic::Request::new(LookupKeysRequest { lookups }), look_up).await?.replies)
+        let request = LookupKeysRequest { lookups, any_member: wire.any_member };
+        Ok(wire.call(address, tonic::Request::new(request), look_up).await?.replies)
     }
 }
 

@@ -5,6 +5,7 @@
 //! need be ([`write`]) → one commit in OM ([`om`]). A get goes OM lookup → pieces → replicas, verified
 //! ([`read`]).
 
+mod any_member;
 mod avoided;
 mod block;
 mod channels;
@@ -30,7 +31,7 @@ mod write;
 
 pub use client::{Client, Put};
 pub use error::ClientError;
-pub use options::ClientOptions;
+pub use options::{ClientOptions, OmReads};
 pub use proto::datanode::Ack;
 pub use view::{MemberView, OmGroupView, PipelineView, View};
 pub use write::Written;

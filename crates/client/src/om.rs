@@ -1,4 +1,5 @@
 use crate::ClientError;
+use crate::any_member::AnyMember;
 use crate::channels::Channels;
 use crate::client::Client;
 use crate::counted::Counted;
@@ -30,6 +31,8 @@ pub(crate) struct OmCaller {
     wire: OmWire,
     changes: Lanes<Change>,
     lookups: Lanes<Lookup>,
+    /// Where members that do not lead are asked, too.
+    any_member: Option<AnyMember>,
     deadline: Duration,
     counted: Arc<Counted>,
 }
@@ -43,6 +46,17 @@ enum About {
     Bucket(BucketName),
 }
 
+/// What a call wants, which decides who is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    /// The leader carries it out.
+    Change,
+    /// The leader answers.
+    Answer,
+    /// Any member may answer.
+    AnyAnswer,
+}
+
 /// One try of a call.
 struct Try {
     group: u64,
@@ -53,15 +67,35 @@ struct Try {
 }
 
 impl OmCaller {
-    pub(crate) fn new(om: OmSeeker, wire: OmWire, deadline: Duration, counted: Arc<Counted>) -> OmCaller {
+    pub(crate) fn new(
+        om: OmSeeker,
+        wire: OmWire,
+        any_member: Option<AnyMember>,
+        deadline: Duration,
+        counted: Arc<Counted>,
+    ) -> OmCaller {
         let (changes, lookups) = (Lanes::new(wire.clone()), Lanes::new(wire.clone()));
-        OmCaller { om, routes: Routes::default(), wire, changes, lookups, deadline, counted }
+        OmCaller { om, routes: Routes::default(), wire, changes, lookups, any_member, deadline, counted }
     }
 
     /// A question to OM.
     async fn query<Q, A, F>(
         &self,
         about: About,
+        request: Q,
+        method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
+    ) -> Result<A, ClientError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+    {
+        self.query_of(about, Wants::Answer, request, method).await
+    }
+
+    async fn query_of<Q, A, F>(
+        &self,
+        about: About,
+        wants: Wants,
         request: Q,
         method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
     ) -> Result<A, ClientError>
@@ -77,7 +111,7 @@ impl OmCaller {
             };
             self.wire.call(one.address, call, &method)
         };
-        self.call(about, false, ask).await
+        self.call(about, wants, ask).await
     }
 
     /// A change of what the root has.
@@ -95,7 +129,7 @@ impl OmCaller {
             let call = proto::as_request(tonic::Request::new(request.clone()), id, one.age);
             self.wire.call(one.address, call, &method)
         };
-        self.call(About::Group(ROOT), true, ask).await
+        self.call(About::Group(ROOT), Wants::Change, ask).await
     }
 
     /// A change of the inside of a bucket.
@@ -109,7 +143,7 @@ impl OmCaller {
             let change = Change::of(request.clone(), id, one.age, one.place);
             async move { self.changes.ask(one.group, one.address, change).await?.answer::<C>() }
         };
-        self.call(About::Bucket(bucket), true, ask).await
+        self.call(About::Bucket(bucket), Wants::Change, ask).await
     }
 
     /// A key with its pieces.
@@ -128,22 +162,17 @@ impl OmCaller {
                 }
             }
         };
-        self.call(About::Bucket(bucket), false, ask).await
+        self.call(About::Bucket(bucket), Wants::AnyAnswer, ask).await
     }
 
     /// A call, counted. About the inside of a bucket it goes to that bucket's group.
-    async fn call<A, F>(
-        &self,
-        about: About,
-        is_change: bool,
-        ask: impl Fn(Try) -> F,
-    ) -> Result<A, ClientError>
+    async fn call<A, F>(&self, about: About, wants: Wants, ask: impl Fn(Try) -> F) -> Result<A, ClientError>
     where
         F: Future<Output = Result<A, Failure>>,
     {
         let begun = Instant::now();
-        let answer = self.call_repeated(about, is_change, ask).await;
-        self.counted.om_answered(is_change, begun.elapsed());
+        let answer = self.call_repeated(about, wants, ask).await;
+        self.counted.om_answered(wants == Wants::Change, begun.elapsed());
         if let Err(ClientError::Unavailable(_) | ClientError::OutcomeUnknown(_)) = &answer {
             self.counted.om_failed.count();
         }
@@ -155,7 +184,7 @@ impl OmCaller {
     async fn call_repeated<A, F>(
         &self,
         about: About,
-        is_change: bool,
+        wants: Wants,
         ask: impl Fn(Try) -> F,
     ) -> Result<A, ClientError>
     where
@@ -184,7 +213,7 @@ impl OmCaller {
                 Ok(place) => {
                     let group = place.map_or(group_asked, |place| place.group);
                     let one = |address| ask(Try { group, address, place, age: begun.elapsed() });
-                    self.ask(group, one).await.map_err(|failed| (failed, place))
+                    self.ask(group, wants, one).await.map_err(|failed| (failed, place))
                 }
                 Err(failed) => Err((failed, None)),
             };
@@ -193,7 +222,10 @@ impl OmCaller {
                 Err(failed) => failed,
             };
             // A question has no outcome to be unsure of.
-            if failure.retry == Retry::Unknown && is_change && (place.is_some() || bucket.is_none()) {
+            if failure.retry == Retry::Unknown
+                && wants == Wants::Change
+                && (place.is_some() || bucket.is_none())
+            {
                 unsure = true;
                 changed = number;
             }
@@ -251,23 +283,29 @@ impl OmCaller {
             return Ok(known);
         }
         let BucketName { volume, bucket } = name.clone();
-        let request = tonic::Request::new(HeadBucketRequest { volume, bucket });
+        let request = HeadBucketRequest { volume, bucket };
         let head = |mut om: OmClient<Channel>, request| async move { om.head_bucket(request).await };
-        let place = self.ask(ROOT, |address| self.wire.call(address, request, head)).await?.place;
+        let ask = |address| self.wire.call(address, tonic::Request::new(request.clone()), head);
+        let place = self.ask(ROOT, Wants::Answer, ask).await?.place;
         let place =
             place.ok_or_else(|| Failed::of_nobody(Failure::internal("OM says of no bucket where it is")))?;
         self.routes.keep(name, place);
         Ok(place)
     }
 
-    /// One try with the member of a group that is thought to lead it.
-    async fn ask<A, F>(&self, group: u64, ask: impl FnOnce(String) -> F) -> Result<A, Failed>
+    /// One try with the member of a group that is thought to lead it, or with all that may answer until one does.
+    async fn ask<A, F>(&self, group: u64, wants: Wants, ask: impl Fn(String) -> F) -> Result<A, Failed>
     where
         F: Future<Output = Result<A, Failure>>,
     {
         let om = self.om.of(group).map_err(Failed::of_nobody)?;
-        let address = om.address();
-        let answer = ask(address.clone()).await;
+        let (address, answer) = match &self.any_member {
+            Some(any) if wants == Wants::AnyAnswer => any.ask(om.configured(), ask).await,
+            _ => {
+                let leader = om.address();
+                (leader.clone(), ask(leader).await)
+            }
+        };
         answer.map_err(|failure| Failed { om: Some(om), address, failure })
     }
 }
@@ -279,6 +317,8 @@ pub(crate) struct OmWire {
     /// The view, which says which cluster OM must be of.
     pub(crate) view: watch::Receiver<Arc<View>>,
     pub(crate) call_timeout: Duration,
+    /// Members that do not lead may answer lookups.
+    pub(crate) any_member: bool,
 }
 
 impl OmWire {
@@ -539,7 +579,10 @@ impl Client {
     }
 
     pub async fn list_keys(&self, request: ListKeysRequest) -> Result<ListKeysResponse, ClientError> {
-        query!(self, list_keys, about(&request.volume, &request.bucket), request).await
+        let om = self.om();
+        let request = ListKeysRequest { any_member: om.wire.any_member, ..request };
+        let list = |mut om: OmClient<Channel>, request| async move { om.list_keys(request).await };
+        om.query_of(about(&request.volume, &request.bucket), Wants::AnyAnswer, request, list).await
     }
 
     /// Begins a multipart upload and answers its id.

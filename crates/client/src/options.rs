@@ -1,6 +1,15 @@
 use rpc::Local;
 use std::time::Duration;
 
+/// The members of a group of names that are asked to look up keys and to list them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OmReads {
+    #[default]
+    Leader,
+    /// Whichever is near, or the next best: one that does not lead asks its leader how much it must have applied.
+    Any,
+}
+
 /// The addresses of the services, and the client's limits.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -8,6 +17,8 @@ pub struct ClientOptions {
     pub scm: String,
     /// "host:port" of OM; several, separated by commas, are its members. `None`: SCM says who has the names.
     pub om: Option<String>,
+    /// Who is asked for names.
+    pub om_reads: OmReads,
     /// Bytes of one chunk, that is, of one Raft entry: large enough that its fixed costs vanish, small enough
     /// that several are under way while a body still arrives.
     pub chunk_bytes: usize,
@@ -49,6 +60,7 @@ impl Default for ClientOptions {
         ClientOptions {
             scm: "127.0.0.1:7400".to_owned(),
             om: None,
+            om_reads: OmReads::Leader,
             chunk_bytes: 1 << 20,
             block_bytes_max: 256 << 20,
             stream_buffer_bytes_max: 16 << 20,

@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt};
 use proto::datanode::{ReadChunk, ReadRequest};
 use proto::messages::{self, Messages};
 use proto::om::BlockPiece;
-use proto::{Code, Failure};
+use proto::{Code, Failure, ReadPieces};
 use rand::seq::SliceRandom;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -110,6 +110,8 @@ struct Reader {
     client: Client,
     parts: VecDeque<Part>,
     open: Option<Open>,
+    /// Bytes before those of the first part, checked and not handed out yet.
+    verified: VecDeque<Bytes>,
     pieces: Pieces,
     /// The replicas that are not yet asked in this round.
     replicas: Vec<String>,
@@ -125,11 +127,11 @@ struct Open {
     address: String,
     /// The room for what its window may hold.
     _window: Option<Room>,
-    chunks: Messages<ReadChunk>,
+    chunks: Messages<ReadPieces>,
 }
 
 impl Open {
-    async fn next(&mut self, part: &Part, stall: Duration) -> Result<ReadChunk, Failure> {
+    async fn next(&mut self, part: &Part, stall: Duration) -> Result<ReadPieces, Failure> {
         let early = || format!("{} ended {} bytes early", self.address, part.end - part.offset);
         match tokio::time::timeout(stall, self.chunks.message()).await {
             Ok(Ok(Some(chunk))) => Ok(chunk),
@@ -161,7 +163,7 @@ async fn open_and_hear(
     address: &str,
     part: &Part,
     pieces: Pieces,
-) -> Result<(Open, ReadChunk), Failure> {
+) -> Result<(Open, ReadPieces), Failure> {
     let stall = client.options().read_stall;
     let heard = async {
         let channel = client.channels().to_read(address, pieces)?;
@@ -195,6 +197,7 @@ impl Reader {
             client,
             parts,
             open: None,
+            verified: VecDeque::new(),
             pieces: Pieces::Large,
             replicas: Vec::new(),
             rounds: 0,
@@ -208,6 +211,9 @@ impl Reader {
         // A reader that was slow itself must not hold that against the replicas.
         self.since = Instant::now();
         loop {
+            if let Some(bytes) = self.verified.pop_front() {
+                return Ok(Some(bytes));
+            }
             let Some(part) = self.parts.front().cloned() else { return Ok(None) };
             if part.offset == part.end {
                 self.parts.pop_front();
@@ -234,7 +240,7 @@ impl Reader {
                     }
                     (self.rounds, self.is_denied) = (0, false);
                     *self.parts.front_mut().expect("it was there above") = after;
-                    return Ok(Some(bytes));
+                    self.verified = bytes;
                 }
                 Err(failure) => self.failed(&part, failure).await?,
             }
@@ -266,18 +272,22 @@ impl Reader {
     }
 
     /// The next bytes of a part, and what is left of it.
-    async fn next_chunk(&mut self, part: &Part, [room, window]: [Room; 2]) -> Result<(Bytes, Part), Failure> {
+    async fn next_chunk(
+        &mut self,
+        part: &Part,
+        [mut room, window]: [Room; 2],
+    ) -> Result<(VecDeque<Bytes>, Part), Failure> {
         let chunk = match &mut self.open {
             Some(open) => open.next(part, self.client.options().read_stall).await,
             None => self.begin(part, window).await,
         };
         let (bytes, after) = verify(chunk?, part)?;
-        Ok((room.of(bytes), after))
+        Ok((bytes.into_iter().map(|bytes| room.split(bytes.len()).of(bytes)).collect(), after))
     }
 
     /// Opens a part at a replica, and at a second one when the first is late: whoever sends first is read on
     /// from.
-    async fn begin(&mut self, part: &Part, window: Room) -> Result<ReadChunk, Failure> {
+    async fn begin(&mut self, part: &Part, window: Room) -> Result<ReadPieces, Failure> {
         let pieces = self.pieces;
         let client = self.client.clone();
         let first = self.next_replica(part).await?;
@@ -372,27 +382,24 @@ impl Reader {
     }
 }
 
-/// The bytes of a chunk that `part` wants next, after checking all of them, and what is left of the part.
+/// The bytes of a message that `part` wants next, after checking all of them, and what is left of the part.
 /// Checksummed pieces end at multiples of 64 KiB of the record they lie in, so only the first one has a
 /// length that must be said.
-fn verify(chunk: ReadChunk, part: &Part) -> Result<(Bytes, Part), Failure> {
+fn verify(message: ReadPieces, part: &Part) -> Result<(Vec<Bytes>, Part), Failure> {
     let corrupt = |why: String| Failure::new(Code::Corrupt, why);
-    let ReadChunk { offset, data, data_crcs, first_piece_bytes } = chunk;
-    let first = (first_piece_bytes as usize).min(data.len());
+    let length = message.data_bytes();
+    let ReadPieces { about: ReadChunk { offset, data_crcs, first_piece_bytes, .. }, data } = message;
+    let first = (first_piece_bytes as usize).min(length);
     if first == 0 || first > CRC_CHUNK_BYTES {
-        return Err(corrupt(format!("a piece of {first_piece_bytes} bytes in a chunk of {}", data.len())));
+        return Err(corrupt(format!("a piece of {first_piece_bytes} bytes in a chunk of {length}")));
     }
-    let pieces = std::iter::once(&data[..first]).chain(data[first..].chunks(CRC_CHUNK_BYTES));
-    let expected = 1 + types::crc_chunks(data.len() - first);
+    let expected = 1 + types::crc_chunks(length - first);
     if data_crcs.len() != expected {
-        return Err(corrupt(format!(
-            "{} bytes need {expected} checksums, got {}",
-            data.len(),
-            data_crcs.len()
-        )));
+        let got = data_crcs.len();
+        return Err(corrupt(format!("{length} bytes need {expected} checksums, got {got}")));
     }
-    for (n, (piece, &stored)) in pieces.clone().zip(&data_crcs).enumerate() {
-        let computed = crc32c::crc32c(piece);
+    let sums = checksums(&data, first);
+    for (n, ((computed, _), stored)) in sums.iter().zip(&data_crcs).enumerate() {
         if computed != stored {
             return Err(corrupt(format!(
                 "piece {n} at {offset}: stored {stored:#010x}, computed {computed:#010x}"
@@ -400,22 +407,57 @@ fn verify(chunk: ReadChunk, part: &Part) -> Result<(Bytes, Part), Failure> {
         }
     }
     // A replica may send whole checksummed pieces around what was asked.
-    let end = offset + data.len() as u64;
+    let end = offset + length as u64;
     if offset > part.offset || end <= part.offset {
         return Err(corrupt(format!("bytes {offset}..{end} came where {} was next", part.offset)));
     }
     let skip = (part.offset - offset) as usize;
     let wanted = (end.min(part.end) - part.offset) as usize;
-    let bytes = data.slice(skip..skip + wanted);
+    let bytes = cut(data, skip, wanted);
     let mut after = Part { offset: part.offset + wanted as u64, ..part.clone() };
     if let Some((_, sum)) = &mut after.whole {
-        if bytes.len() == data.len() {
-            pieces.zip(&data_crcs).for_each(|(piece, &crc)| sum.push(crc, piece.len()));
+        if wanted == length {
+            sums.iter().for_each(|(crc, bytes)| sum.push(*crc, *bytes));
         } else {
-            sum.push(crc32c::crc32c(&bytes), bytes.len());
+            bytes.iter().for_each(|bytes| sum.push(crc32c::crc32c(bytes), bytes.len()));
         }
     }
     Ok((bytes, after))
+}
+
+/// The checksum and the length of each checksummed piece, however the data are cut.
+fn checksums(data: &[Bytes], first: usize) -> Vec<(u32, usize)> {
+    let mut sums = Vec::new();
+    let (mut crc, mut length, mut left) = (0, 0, first);
+    for mut bytes in data.iter().map(|bytes| &bytes[..]) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(left));
+            (crc, length, left) = (crc32c::crc32c_append(crc, now), length + now.len(), left - now.len());
+            if left == 0 {
+                sums.push((crc, length));
+                (crc, length, left) = (0, 0, CRC_CHUNK_BYTES);
+            }
+            bytes = later;
+        }
+    }
+    if length > 0 {
+        sums.push((crc, length));
+    }
+    sums
+}
+
+/// `wanted` bytes after the first `skip`, of which there are as many.
+fn cut(data: Vec<Bytes>, mut skip: usize, mut wanted: usize) -> Vec<Bytes> {
+    let mut bytes = Vec::with_capacity(data.len());
+    for piece in data {
+        let from = skip.min(piece.len());
+        let to = piece.len().min(from + wanted);
+        (skip, wanted) = (skip - from, wanted - (to - from));
+        if from < to {
+            bytes.push(piece.slice(from..to));
+        }
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -444,14 +486,16 @@ mod tests {
         assert!(parts_of(&pieces, 0..26).is_err());
     }
 
-    fn chunk(offset: u64, data: &[u8], first: usize) -> ReadChunk {
+    /// As it may come: in pieces that end anywhere.
+    fn chunk(offset: u64, data: &[u8], first: usize) -> ReadPieces {
         let pieces = std::iter::once(&data[..first]).chain(data[first..].chunks(CRC_CHUNK_BYTES));
-        ReadChunk {
+        let about = ReadChunk {
             offset,
-            data: Bytes::copy_from_slice(data),
+            data: Bytes::new(),
             data_crcs: pieces.map(crc32c::crc32c).collect(),
             first_piece_bytes: first as u32,
-        }
+        };
+        ReadPieces { about, data: data.chunks(29_999).map(Bytes::copy_from_slice).collect() }
     }
 
     fn part(offset: u64, end: u64) -> Part {
@@ -463,7 +507,7 @@ mod tests {
     fn chunks_are_trimmed_to_what_is_wanted() {
         let data: Vec<u8> = (0..200_000u32).map(|n| (n % 253) as u8).collect();
         let (got, after) = verify(chunk(1000, &data, 500), &part(1500, 100_000)).unwrap();
-        assert!(got == data[500..99_000]);
+        assert!(got.concat() == data[500..99_000]);
         assert_eq!((after.offset, after.end), (100_000, 100_000));
         assert!(verify(chunk(1000, &data, 500), &part(999, 2000)).is_err());
         assert!(verify(chunk(1000, &data, 500), &part(201_000, 202_000)).is_err());
@@ -482,7 +526,7 @@ mod tests {
             let first = CRC_CHUNK_BYTES.min(cut[1] - cut[0]);
             chunk(cut[0] as u64, &data[cut[0]..cut[1]], first)
         });
-        let read = |mut part: Part, chunks: &mut dyn Iterator<Item = ReadChunk>| {
+        let read = |mut part: Part, chunks: &mut dyn Iterator<Item = ReadPieces>| {
             for chunk in chunks {
                 part = verify(chunk, &part)?.1;
             }
@@ -506,13 +550,12 @@ mod tests {
             let mut bad = good.clone();
             let mut bytes = data.clone();
             bytes[at] ^= 1;
-            bad.data = bytes.into();
+            bad.data = vec![bytes.into()];
             assert_eq!(verify(bad, &part(0, 150_000)).unwrap_err().code, Code::Corrupt, "byte {at}");
         }
         let mut short = good.clone();
-        short.data_crcs.pop();
+        short.about.data_crcs.pop();
         assert_eq!(verify(short, &part(0, 150_000)).unwrap_err().code, Code::Corrupt);
-        let none = ReadChunk { data: Bytes::new(), data_crcs: vec![], first_piece_bytes: 0, offset: 0 };
-        assert_eq!(verify(none, &part(0, 1)).unwrap_err().code, Code::Corrupt);
+        assert_eq!(verify(ReadPieces::default(), &part(0, 1)).unwrap_err().code, Code::Corrupt);
     }
 }

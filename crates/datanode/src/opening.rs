@@ -11,11 +11,13 @@ use crate::options::DatanodeOptions;
 use crate::pipeline::{Pipeline, PipelineError, PipelineOrder, Progress};
 use crate::pipelines::{Pipelines, StoppedPipeline};
 use crate::roll::{ContainerAllocator, Roller};
+use crate::service::BodiesOfOne;
 use crate::spec_file;
 use crate::under_way::UnderWay;
 use crate::workers::Workers;
 use raft::{RaftHost, ReplicaRecord, ReplicaStage, Role};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 use types::{GroupId, PipelineId};
@@ -130,9 +132,19 @@ impl Opener {
         let wanted = watch::Sender::default();
         let (order, disk) = (order.clone(), disk.clone());
         info!(%pipeline, replica = %order.replica, disk = %disk.real.root().display(), "pipeline open");
-        let (id, under_way, progress) = (pipeline, UnderWay::default(), Progress::default());
-        let opened =
-            Arc::new(Pipeline { id, order, group, disk, open, wanted, forget_to, under_way, progress });
+        let opened = Arc::new(Pipeline {
+            id: pipeline,
+            order,
+            group,
+            disk,
+            open,
+            wanted,
+            forget_to,
+            rolls_to: AtomicU64::default(),
+            under_way: UnderWay::default(),
+            bodies: BodiesOfOne::default(),
+            progress: Progress::default(),
+        });
         opening.opened(opened.clone());
         self.begin_beside(opened);
         self.disks.inventory.wake().notify_one();

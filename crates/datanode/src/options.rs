@@ -32,7 +32,8 @@ pub struct DatanodeOptions {
     /// A container is followed by the next when it is nearly this large.
     pub container_bytes_max: u64,
     /// Memory for data, of all disks, streams and readers together. A quarter is for chunks that were received
-    /// and are not applied yet: past it they are answered `Busy`. One is for what is read and not sent yet: past
+    /// and are not applied yet, of which a pipeline has as much as it leaves to others: past it they are answered
+    /// `Busy`. One is for what is read and not sent yet: past
     /// half of that readers get smaller messages, and past all of it they wait, or are sent elsewhere; about as
     /// many readers as it has 128 KiB may stand still. One is for what is on its way to the disks, which have
     /// the same share of it each: past that appends wait. Logs keep what they wrote last in what is left.

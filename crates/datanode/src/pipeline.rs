@@ -3,6 +3,7 @@
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::OpenContainer;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
+use crate::service::BodiesOfOne;
 use crate::under_way::UnderWay;
 use bytes::Bytes;
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
@@ -10,6 +11,7 @@ use proto::scm::{MemberState, PipelineDescription, PipelineMember, PipelineRepor
 use proto::{Code, Failure};
 use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Role, Timing};
 use raftlog::LogSpec;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -156,9 +158,12 @@ pub(crate) struct Pipeline {
     pub disk: Arc<DatanodeDisk>,
     pub open: watch::Receiver<OpenContainer>,
     pub wanted: watch::Sender<Wanted>,
+    /// The container after the last roll that this process has proposed, whatever became of that.
+    pub rolls_to: AtomicU64,
     /// The last entry of the log that all members have.
     pub forget_to: watch::Receiver<Option<LogId>>,
     pub under_way: UnderWay,
+    pub bodies: BodiesOfOne,
     pub progress: Progress,
 }
 
@@ -199,6 +204,11 @@ impl Pipeline {
 
     pub(crate) fn open_container(&self) -> OpenContainer {
         *self.open.borrow()
+    }
+
+    /// The container that records of new proposals may stand in: one that is yet to be opened, after a roll is proposed.
+    pub(crate) fn newest_container(&self) -> ContainerId {
+        self.open_container().container.max(ContainerId(self.rolls_to.load(Ordering::Relaxed)))
     }
 
     /// Refuses chunks where there is no room for them.

@@ -31,6 +31,7 @@ use proto::Failure;
 use proto::datanode::{PipelineCommand, RollCommand, pipeline_command};
 use raft::{Command, Role};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
@@ -102,7 +103,7 @@ impl Roller {
     }
 
     async fn roll(&self) -> anyhow::Result<()> {
-        let Pipeline { id, group, wanted, .. } = self.pipeline.as_ref();
+        let Pipeline { id, group, wanted, rolls_to, .. } = self.pipeline.as_ref();
         let term = group.status().term;
         timeout(READ_INDEX_MAX, group.read_index())
             .await
@@ -137,6 +138,8 @@ impl Roller {
             body: Payload::default(),
             roll_to: Some(OwnerId::from(next)),
         };
+        // Before: who looks after it is proposed finds it.
+        rolls_to.store(next.0, Ordering::Relaxed);
         group.apply(command).await.context("propose a roll")?;
         match wanted.end {
             Some(end) => info!(pipeline = %id, closed = %open.container, %end, "pipeline ended"),

@@ -186,25 +186,31 @@ impl Scrubber {
             let rows = rows.with_context(|| format!("the index of container {container}"))?;
             let Some(last) = rows.last() else { break };
             from_local = last.block.local + 1;
-            for row in &rows {
+            for row in rows {
                 sum.add(&row.record);
-                if let Err(failure) = self.scrub_block(row).await {
-                    // Deleted meanwhile, perhaps, or moved by a compaction.
-                    let block = row.block;
-                    let places = self.disk.index.with(move |index| index.places(block)).await?;
-                    if places == row.places {
-                        return Err(failure.context(format!("block {block}")));
-                    }
-                    if !places.is_empty() {
-                        let moved = BlockRow { places, ..*row };
-                        self.scrub_block(&moved).await.with_context(|| format!("block {block}"))?;
-                    }
-                }
+                self.scrub_row(row).await?;
             }
         }
         let after = self.counters_of(container).await?;
         if before == after && sum != after {
             bail!("the index has {sum:?} of container {container}, which counts {after:?}");
+        }
+        Ok(())
+    }
+
+    /// A block where the index says that it is, until it says the same again: it may be deleted meanwhile, or moved by one
+    /// compaction after the other.
+    async fn scrub_row(&mut self, mut row: BlockRow) -> anyhow::Result<()> {
+        let block = row.block;
+        while let Err(failure) = self.scrub_block(&row).await {
+            let places = self.disk.index.with(move |index| index.places(block)).await?;
+            if places == row.places {
+                return Err(failure.context(format!("block {block}")));
+            }
+            if places.is_empty() {
+                break;
+            }
+            row.places = places;
         }
         Ok(())
     }

@@ -110,6 +110,8 @@ pub(crate) struct DataFile {
     pub(crate) file: Arc<File>,
     direct: Arc<Direct>,
     around: OnceLock<Option<Arc<File>>>,
+    /// Something was written into it that only a sync of all of it makes durable.
+    has_unsynced: AtomicBool,
 }
 
 /// One of the writes that a write is made of.
@@ -145,7 +147,22 @@ impl std::fmt::Debug for Instead {
 
 impl DataFile {
     pub(crate) fn new(file: File, direct: Arc<Direct>) -> DataFile {
-        DataFile { file: Arc::new(file), direct, around: OnceLock::new() }
+        DataFile {
+            file: Arc::new(file),
+            direct,
+            around: OnceLock::new(),
+            has_unsynced: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes a write without a sync. That stays so when it is synced: who writes so once does so again.
+    pub(crate) fn note_unsynced(&self) {
+        self.has_unsynced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether each write of it so far was made durable with what it wrote.
+    pub(crate) fn is_synced(&self) -> bool {
+        !self.has_unsynced.load(Ordering::Relaxed)
     }
 
     /// The parts of a write, in this order; none of them is empty.

@@ -71,7 +71,8 @@ mod tests {
             let read = at_once(offset, bytes).expect("the page cache has it").unwrap();
             assert!(read == written[offset.min(end)..end], "{bytes} bytes from {offset}");
         }
-        assert!(at_once(0, 4 * MIB).is_none(), "so much is another thread's work");
+        let opened = std::fs::File::open(dir.path().join("a")).unwrap();
+        assert!(InPlace::default().read(&opened, 0, 4 * MIB).is_none(), "so much is another thread's work");
         file.settle().await.unwrap();
         let again = file.read_at(0, MIB).await.unwrap();
         assert!(again == written[..MIB], "whether or not the page cache has let go of it");

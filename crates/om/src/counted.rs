@@ -23,6 +23,10 @@ const LOOKUPS: Metric = Metric {
     name: "flotilla_om_lookups_total",
     help: "Keys looked up: in place, in what RocksDB has in memory, or after waiting for a thread that reads a disk.",
 };
+const BY_FOLLOWERS: Metric = Metric {
+    name: "flotilla_om_reads_by_followers_total",
+    help: "Calls that look up keys or list them, and were answered by a replica that does not lead its group.",
+};
 const LISTINGS: Metric =
     Metric { name: "flotilla_om_listings", help: "Listings under way; beyond a limit they are refused." };
 const ROWS: Metric =
@@ -54,6 +58,7 @@ const DELAYED: Metric = Metric {
 pub(crate) struct Counted {
     operations: BTreeMap<&'static str, Calls>,
     pub lookups: Lookups,
+    pub by_followers: Counter,
 }
 
 /// Lookups of keys by the task that was asked, and on a thread that may wait for a disk.
@@ -73,7 +78,7 @@ struct Calls {
 impl Counted {
     pub(crate) fn new(operations: &[&'static str]) -> Counted {
         let operations = operations.iter().map(|name| (*name, Calls::default())).collect();
-        Counted { operations, lookups: Lookups::default() }
+        Counted { operations, lookups: Lookups::default(), by_followers: Counter::default() }
     }
 
     /// Answers a call and counts how that went.
@@ -108,6 +113,7 @@ impl Counted {
         }
         exposition.counter(LOOKUPS, &[("how", "in_place")], self.lookups.in_place.get());
         exposition.counter(LOOKUPS, &[("how", "waited")], self.lookups.waited.get());
+        exposition.counter(BY_FOLLOWERS, &[], self.by_followers.get());
     }
 }
 

@@ -25,6 +25,8 @@ struct Known {
     /// The members' addresses, separated by commas.
     addresses: String,
     link: Arc<Link>,
+    /// Bits of the number of its keys, as its leader said last. `None`: nobody knows.
+    keys_bits: Option<u32>,
 }
 
 impl Groups {
@@ -43,20 +45,27 @@ impl Groups {
                 let Ok(link) = Link::new(&addresses, self.connector.clone(), ANSWERS_WITHIN) else {
                     continue;
                 };
-                known.insert(group.group, Known { addresses, link: Arc::new(link) });
+                known.insert(group.group, Known { addresses, link: Arc::new(link), keys_bits: None });
             }
-            let leader = group.members.iter().find(|member| member.om == group.leader_om);
-            if let (Some(leader), Some(known)) = (leader, known.get(&group.group)) {
+            let Some(known) = known.get_mut(&group.group) else { continue };
+            if let Some(leader) = group.members.iter().find(|member| member.om == group.leader_om) {
                 known.link.leads(&leader.address);
+                known.keys_bits = group.keys_bits;
             }
         }
     }
 
-    /// The group that is to have a new bucket: any, with the same chance. Where SCM has told of none it is the root.
-    pub(crate) fn pick(&self, random: u64) -> u64 {
-        let known = self.known.lock().expect("no holder panics");
-        let nth = random.checked_rem(known.len() as u64).unwrap_or_default();
-        known.keys().nth(nth as usize).copied().unwrap_or(ROOT)
+    /// The group that is to have a new bucket: of two that are drawn, the one with clearly fewer keys, or the first.
+    /// Always the emptiest would be one for all buckets of an hour. One of which nobody knows how many it has is drawn
+    /// where no other is known. Where SCM has told of none it is the root.
+    pub(crate) fn pick(&self, drawn: [u64; 2]) -> u64 {
+        let all = self.known.lock().expect("no holder panics");
+        let keys = |(number, group): (&u64, &Known)| (group.keys_bits, *number);
+        let is_any_known = all.values().any(|group| group.keys_bits.is_some());
+        let may_have: Vec<_> = all.iter().map(keys).filter(|it| !is_any_known || it.0.is_some()).collect();
+        let nth = |random: u64| may_have.get(random.checked_rem(may_have.len() as u64)? as usize);
+        let picked = drawn.into_iter().filter_map(nth).min_by_key(|(keys_bits, _)| keys_bits);
+        picked.map_or(ROOT, |(_, number)| *number)
     }
 
     /// Refuses a group that there is not, or, where SCM has told of none yet, may not be.
@@ -92,20 +101,44 @@ mod tests {
 
     fn group(group: u64, address: &str) -> OmGroupView {
         let member = OmMember { om: 1, address: address.to_owned(), ..OmMember::default() };
-        OmGroupView { group, members: vec![member], leader_om: 1 }
+        OmGroupView { group, members: vec![member], leader_om: 1, keys_bits: Some(0) }
     }
 
     #[test]
     fn new_buckets_are_spread_over_the_groups_that_scm_tells_of() {
         let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
-        assert_eq!(groups.pick(7), ROOT);
+        assert_eq!(groups.pick([7, 8]), ROOT);
         assert_eq!(groups.check_is_there(5).unwrap_err().code, Code::Unavailable);
         groups.note(&[group(0, "a:1"), group(1, "b:1"), group(5, "b:1"), group(9, "")]);
-        assert_eq!([0, 1, 2, 3].map(|random| groups.pick(random)), [0, 1, 5, 0]);
+        assert_eq!([0, 1, 2, 3].map(|random| groups.pick([random, random + 1])), [0, 1, 5, 0]);
         assert!(groups.link(5).is_ok() && groups.link(9).is_err() && groups.check_is_there(9).is_err());
         groups.note(&[group(0, "a:1")]);
         assert!(groups.check_is_there(0).is_ok());
         assert_eq!(groups.check_is_there(5).unwrap_err().code, Code::Invalid);
-        assert_eq!(groups.pick(5), ROOT);
+        assert_eq!(groups.pick([5, 6]), ROOT);
+    }
+
+    #[test]
+    fn a_new_bucket_goes_to_the_group_with_fewer_keys_of_two() {
+        let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
+        let with = |number, keys_bits| OmGroupView { keys_bits: Some(keys_bits), ..group(number, "a:1") };
+        groups.note(&[with(0, 20), with(1, 3), with(2, 3)]);
+        let picked = [[0, 1], [2, 0], [1, 2], [2, 1], [0, 0]].map(|drawn| groups.pick(drawn));
+        assert_eq!(picked, [1, 2, 1, 2, 0]);
+
+        // Nobody leads it for a moment: it has what it had.
+        groups.note(&[with(0, 20), OmGroupView { leader_om: 0, ..group(1, "a:1") }, with(2, 2)]);
+        assert_eq!(groups.pick([1, 2]), 2);
+    }
+
+    #[test]
+    fn a_group_of_which_nobody_knows_how_many_keys_it_has_draws_no_bucket_from_others() {
+        let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
+        let unknown = |number| OmGroupView { keys_bits: None, ..group(number, "a:1") };
+        groups.note(&[group(0, "a:1"), unknown(1), OmGroupView { keys_bits: Some(30), ..group(2, "a:1") }]);
+        assert_eq!([[0, 1], [1, 1], [2, 3], [3, 3]].map(|drawn| groups.pick(drawn)), [0, 2, 0, 2]);
+        // All are as good as each other.
+        groups.note(&[unknown(0), unknown(1), unknown(2)]);
+        assert_eq!([[0, 1], [1, 2], [5, 0]].map(|drawn| groups.pick(drawn)), [0, 1, 2]);
     }
 }

@@ -136,7 +136,6 @@ impl Om {
             sweep: sweep.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
-            reads: options.reads,
             scans: Arc::new(Semaphore::new(scans_max)),
             backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
             counted: Arc::new(Counted::new(OPERATIONS)),

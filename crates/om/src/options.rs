@@ -23,9 +23,6 @@ pub struct OmOptions {
     pub scans_max: usize,
     /// Election and heartbeat times of the OM's groups; the same at all OMs.
     pub timing: raft::Timing,
-    /// How a leader makes sure that it still leads before it answers what somebody asks. Members hold to the promises
-    /// of leases whatever it says.
-    pub reads: raft::ReadPolicy,
     /// The policy by which the OM's groups write a snapshot and purge their log.
     pub snapshots: raft::SnapshotPolicy,
     /// Memory of the tables of all groups.
@@ -46,7 +43,6 @@ impl Default for OmOptions {
             sweep_every: None,
             scans_max: 256,
             timing: raft::Timing::METADATA,
-            reads: raft::ReadPolicy::Lease,
             snapshots: raft::SnapshotPolicy::METADATA,
             memory_bytes: 256 << 20,
             db: statedb::DbOptions { write_buffer_bytes: 32 << 20, ..statedb::DbOptions::default() },

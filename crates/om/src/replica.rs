@@ -234,10 +234,19 @@ impl Replica {
 
     /// Whether this replica answers for its group: it leads, and the group's names are founded.
     pub(crate) fn check_serves(&self, addresses: &AddressBook) -> Result<(), Failure> {
-        // What was published costs next to nothing; what is known now is a moment newer.
-        if self.statuses.borrow().role != Role::Leader {
+        // What is known now is a moment newer.
+        if !self.leads() {
             self.check_leads(addresses)?;
         }
+        self.check_founded()
+    }
+
+    /// Whether it leads, as was published last, which costs next to nothing to know.
+    pub(crate) fn leads(&self) -> bool {
+        self.statuses.borrow().role == Role::Leader
+    }
+
+    pub(crate) fn check_founded(&self) -> Result<(), Failure> {
         match self.is_founded() {
             Ok(true) => Ok(()),
             Ok(false) => {
@@ -344,6 +353,7 @@ impl Replica {
             refused: self.refused(),
             backup: coming.backup,
             is_restored: coming.is_all,
+            keys: self.followed.usage.keys(&self.dbs.current()),
         }
     }
 

@@ -131,8 +131,21 @@ impl Replicas {
 
     /// The replica that answers for a group.
     pub(crate) fn serving(&self, group: GroupId, addresses: &AddressBook) -> Result<Arc<Replica>, Failure> {
+        let replica = self.member(group)?;
+        replica.check_serves(addresses)?;
+        Ok(replica)
+    }
+
+    /// A replica of a group whose names are founded, whether it leads or not.
+    pub(crate) fn reading(&self, group: GroupId) -> Result<Arc<Replica>, Failure> {
+        let replica = self.member(group)?;
+        replica.check_founded()?;
+        Ok(replica)
+    }
+
+    fn member(&self, group: GroupId) -> Result<Arc<Replica>, Failure> {
         match self.slot(group) {
-            Some(Slot::Open(replica)) => replica.check_serves(addresses).map(|()| replica),
+            Some(Slot::Open(replica)) => Ok(replica),
             Some(Slot::Closed { why, .. }) => Err(Failure::new(Code::Unavailable, why)),
             None => {
                 let why = format!("this OM has no replica of {group}");

@@ -9,8 +9,10 @@ use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::sweep::{Lacks, Sweep, SweepCounts};
 use crate::tables::{InGroup, InMemory, ROOT, Refusal};
-use futures::future::join_all;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
 use futures::stream::BoxStream;
+use planted::Bug;
 use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
@@ -38,7 +40,7 @@ const READ_IN_A_ROW: usize = 8;
 const LOOKED_UP_BYTES_MAX: usize = 4 << 20;
 
 /// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables
-/// are current.
+/// are current. What may be read of any member another one answers too, once it has applied what the leader names.
 #[derive(Clone)]
 pub(crate) struct OmService {
     pub(crate) replicas: Arc<Replicas>,
@@ -50,7 +52,6 @@ pub(crate) struct OmService {
     pub(crate) sweep: Option<Sweep>,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) reads: ReadPolicy,
     /// One permit per listing under way.
     pub(crate) scans: Arc<Semaphore>,
     /// One permit per group that is sent to a backup.
@@ -160,7 +161,7 @@ impl OmService {
         let groups = &self.buckets.others.groups;
         match request.get_ref().group {
             Some(group) => groups.check_is_there(group)?,
-            None => request.get_mut().group = Some(groups.pick(random().random())),
+            None => request.get_mut().group = Some(groups.pick([random().random(), random().random()])),
         }
         let made = self.change_in::<ops::CreateBucket>(ROOT, request).await?;
         if let (Some(bucket), Some(place)) = (&made.bucket, made.place.filter(|place| place.group != ROOT)) {
@@ -209,7 +210,7 @@ impl OmService {
             return Err(Failure::invalid("the keys that one call looks up are of one group"));
         }
         let begun = Instant::now();
-        let db = self.current(group).await;
+        let db = self.current_of(group, request.any_member).await;
         let (mut replies, mut bytes) = (Vec::with_capacity(lookups.len()), 0);
         for (nth, lookup) in lookups.iter().enumerate() {
             if bytes > LOOKED_UP_BYTES_MAX {
@@ -249,15 +250,40 @@ impl OmService {
     }
 
     /// The tables of a group, as they are now or later.
-    async fn current(&self, group: u64) -> Result<Arc<Db>, Failure> {
-        self.current_by(group, self.reads).await
+    fn current(&self, group: u64) -> impl Future<Output = Result<Arc<Db>, Failure>> {
+        self.current_of(group, false)
     }
 
-    async fn current_by(&self, group: u64, reads: ReadPolicy) -> Result<Arc<Db>, Failure> {
-        let replica = self.serving(group)?;
-        let current = replica.group.read_soon(reads).await;
-        current.map_err(|error| error.into_failure(&self.addresses))?;
-        Ok(replica.dbs.current())
+    /// [`OmService::current`], from a replica that does not lead, too, where any member may answer.
+    async fn current_of(&self, group: u64, any_member: bool) -> Result<Arc<Db>, Failure> {
+        if !any_member {
+            return self.applied(&*self.serving(group)?, ReadPolicy::Lease).await;
+        }
+        let replica = self.replicas.reading(group_id(group)?)?;
+        if replica.leads() {
+            return self.applied(&replica, ReadPolicy::Lease).await;
+        }
+        if planted::has(Bug::FollowersAnswerAlone) {
+            return Ok(replica.dbs.current());
+        }
+        let tables = self.applied(&replica, ReadPolicy::Lease).await?;
+        self.counted.by_followers.count();
+        Ok(tables)
+    }
+
+    /// The tables of a replica, once it has applied what its leader had when this was called.
+    fn applied<'a>(
+        &'a self,
+        replica: &'a Replica,
+        reads: ReadPolicy,
+    ) -> BoxFuture<'a, Result<Arc<Db>, Failure>> {
+        let applied = async move {
+            let applied = replica.group.read_soon(reads).await;
+            applied.map_err(|error| error.into_failure(&self.addresses))?;
+            Ok(replica.dbs.current())
+        };
+        // The compiler gives up on futures that are nested deeper.
+        applied.boxed()
     }
 
     async fn move_bucket(&self, request: Request<MoveBucketRequest>) -> Result<MoveBucketResponse, Failure> {
@@ -320,7 +346,8 @@ impl OmService {
     ) -> Result<ListKnownBlocksResponse, Failure> {
         let request = request.into_inner();
         // What goes by this answer is gone, also if a clock was wrong: no lease is relied on.
-        let tables = self.current_by(request.group, ReadPolicy::Index).await?;
+        let replica = self.serving(request.group)?;
+        let tables = self.applied(&replica, ReadPolicy::Index).await?;
         self.scan_of(tables, move |tables| queries::known_blocks(tables, &request)).await
     }
 
@@ -422,7 +449,8 @@ impl OmService {
     async fn query<Q: Query>(&self, request: Request<Q::Request>) -> Result<Q::Response, Failure> {
         let place = proto::bucket_of(request.metadata())?;
         let request = request.into_inner();
-        let db = self.current(place.map_or(ROOT, |place| place.group)).await?;
+        let group = place.map_or(ROOT, |place| place.group);
+        let db = self.current_of(group, Q::may_any_member_answer(&request)).await?;
         let place = place.map(InGroup::from);
         match Q::REACH {
             Reach::Records => queries::read::<Q>(&db, place, request).map_err(refusal),

@@ -1,4 +1,4 @@
-//! The usage of each bucket, for Prometheus.
+//! The usage of each bucket, for Prometheus, and of all together, for whoever places new ones.
 
 use crate::rules::VOLUME;
 use crate::tables::{BUCKETS_PREFIX, decode};
@@ -63,6 +63,12 @@ impl Usage {
             known.put(row.into(), record);
         }
         Ok(())
+    }
+
+    /// The keys of all buckets. `None` where their rows cannot be read, of which [`Usage::expose`] tells.
+    pub(crate) fn keys(&self, tables: &Arc<Db>) -> Option<u64> {
+        let mut known = self.known.lock().expect("no holder panics");
+        known.read(tables).is_ok().then_some(known.keys)
     }
 
     pub(crate) fn expose(&self, tables: &Arc<Db>, labels: &[(&str, &str)], exposition: &mut Exposition) {
@@ -208,5 +214,18 @@ mod tests {
         assert_eq!(of_installed.len(), 5);
         write(&installed, &usage, vec![row("new", 3, 4)]);
         assert!(is_told(&lines(&usage, &installed), line("new", 3, 4)));
+    }
+
+    #[test]
+    fn keys_that_cannot_be_counted_are_unknown_and_not_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open(dir.path());
+        write(&db, &Usage::default(), vec![row("whole", 3, 4)]);
+        assert_eq!(Usage::default().keys(&db), Some(3));
+        let (damaged, _) = row("damaged", 0, 0);
+        let mut batch = WriteBatch::default();
+        batch.put(damaged, b"\xff");
+        db.write(batch).unwrap();
+        assert_eq!(Usage::default().keys(&db), None);
     }
 }

@@ -111,6 +111,18 @@ impl Code {
     }
 }
 
+/// Bytes of a sentence that cross RPC. It goes twice, and in the headers of an answer, of which there are 16 KiB.
+const SENTENCE_BYTES_MAX: usize = 2 << 10;
+
+/// A sentence, or the beginning of a long one.
+fn shortened(mut sentence: String) -> String {
+    if sentence.len() > SENTENCE_BYTES_MAX {
+        sentence.truncate(sentence.floor_char_boundary(SENTENCE_BYTES_MAX));
+        sentence.push('…');
+    }
+    sentence
+}
+
 impl From<Failure> for crate::v1::Error {
     fn from(failure: Failure) -> Self {
         crate::v1::Error {
@@ -136,7 +148,8 @@ impl From<crate::v1::Error> for Failure {
 impl From<Failure> for Status {
     fn from(failure: Failure) -> Self {
         let code = failure.code.status_code();
-        let message = failure.message.clone();
+        let message = shortened(failure.message);
+        let failure = Failure { message: message.clone(), ..failure };
         let details = Bytes::from(crate::v1::Error::from(failure).encode_to_vec());
         Status::with_details(code, message, details)
     }
@@ -175,6 +188,19 @@ mod tests {
     fn failures_survive_a_status() {
         let failure = Failure::not_leader(Some("10.0.0.1:7400".to_owned()));
         assert_eq!(Failure::from(Status::from(failure.clone())), failure);
+    }
+
+    #[test]
+    fn the_beginning_of_a_long_sentence_survives_a_status_and_all_else_of_a_failure() {
+        let failure = Failure { retry: Retry::Here, ..Failure::new(Code::Closed, "€".repeat(100_000)) };
+        let status = Status::from(failure.clone());
+        let mut headers = tonic::codegen::http::HeaderMap::new();
+        status.add_header(&mut headers).unwrap();
+        let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+        assert!(bytes < 12 << 10, "{bytes} bytes are in its headers");
+        let heard = Failure::from(status);
+        assert_eq!((heard.code, heard.retry), (failure.code, failure.retry));
+        assert!(heard.message.starts_with("€€") && heard.message.ends_with("€…"), "{}", heard.message);
     }
 
     #[test]

@@ -20,6 +20,10 @@ use tonic::codegen::{Body as HttpBody, Service};
 pub const WRITE: &str = "/flotilla.datanode.v1.Datanode/Write";
 /// Bytes of a block.
 pub const READ: &str = "/flotilla.datanode.v1.Datanode/Read";
+/// The files of a container that another node is to have.
+pub const FETCH_CONTAINER: &str = "/flotilla.datanode.v1.Datanode/FetchContainer";
+/// Pieces of a group's state, and which are wanted next.
+pub const SNAPSHOT: &str = "/flotilla.raft.v1.RaftTransport/Snapshot";
 /// Entries of a group, and where a member has them.
 pub const APPEND: &str = "/flotilla.raft.v1.RaftTransport/Append";
 
@@ -73,6 +77,23 @@ pub fn answer<R: Message + 'static>(
     let mut response = Response::new(Body::new(body));
     response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     response
+}
+
+/// Answers a call that asks with one message.
+#[allow(private_bounds)] // made for our messages alone
+pub async fn answer_one<M, A, S, R>(asked: Body, answers: impl FnOnce(M) -> A) -> Response<Body>
+where
+    M: Message + Default + Carried,
+    A: Future<Output = Result<S, Status>>,
+    S: Stream<Item = Result<R, Status>> + Send + 'static,
+    R: Message + 'static,
+{
+    let answers = match Messages::of_request(asked).message().await {
+        Ok(Some(asked)) => answers(asked).await,
+        Ok(None) => Err(Status::invalid_argument("nothing is asked for")),
+        Err(status) => Err(status),
+    };
+    answer(answers)
 }
 
 /// The messages of a call, or of its answer, as they come.
@@ -340,7 +361,7 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_methods() {
-        for path in [WRITE, READ, APPEND] {
+        for path in [WRITE, READ, FETCH_CONTAINER, SNAPSHOT, APPEND] {
             assert!(crate::MessageLimit::of_method(path).is_some(), "{path}");
         }
     }

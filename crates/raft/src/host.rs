@@ -18,7 +18,7 @@ use crate::replica::beginning::{Begun, Past, announce, begin, check_log, check_t
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::transport::network::Network;
 use crate::transport::processes::Processes;
-use crate::transport::service::{EntryServer, Service};
+use crate::transport::service::Service;
 use crate::{AddressBook, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine};
 use futures::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -106,7 +106,7 @@ impl RaftHost {
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
         let service =
             Service { open_groups: self.inner.open_groups.clone(), counts: self.inner.counts.clone() };
-        routes.add_service(EntryServer::new(service));
+        routes.add_service(service.into_server());
     }
 
     /// Notes a replica that is new on the disk before anything of it is there: for owners that write about it
@@ -252,7 +252,7 @@ impl RaftHost {
             addresses: addresses.clone(),
             processes: processes.clone(),
             standing,
-            lease_reads: spec.lease_reads,
+            lease_reads: spec.lease_reads && options.leases,
             clock: options.clock.clone(),
             waits: waits.clone(),
             apply_waits,
@@ -260,6 +260,7 @@ impl RaftHost {
             everywhere: Everywhere::default(),
             reads: self.inner.reads.clone(),
             reads_max: options.reads_max,
+            leader_asked: Default::default(),
             statuses,
             applied,
             has_snapshots,

@@ -95,6 +95,9 @@ pub struct HostOptions {
     /// Linearizable reads, of all groups together, whose leader is being confirmed: our own and those that
     /// followers ask of us. Some 500 bytes each, so 50 MB at the default; more get `Busy` at once.
     pub reads_max: usize,
+    /// Leaders on this host rely on leases, for their own reads and those that followers ask of them, in groups that have
+    /// them. Promises are kept in any case. Not on a machine whose monotonic clock stands still while it is paused.
+    pub leases: bool,
     /// The clock by which terms are refused that cannot have come about. Nothing else depends on it, and no
     /// term below 2^32 does.
     pub clock: Arc<dyn Clock>,
@@ -114,6 +117,7 @@ impl Default for HostOptions {
             snapshot_receptions_max: 4,
             waits_max: 100_000,
             reads_max: 100_000,
+            leases: true,
             clock: Arc::new(SystemClock),
         }
     }

@@ -9,6 +9,9 @@ pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two processes
 /// share are soon past.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 4096;
+/// Calls that a peer may give up in a second on one connection: all that it may have under way. Each has cost what any
+/// other costs, its caller nothing, and it leaves room for the next at once.
+pub(crate) const RESETS_PER_SECOND_MAX: u32 = CALLS_PER_CONNECTION_MAX;
 
 /// Unacknowledged bytes of a stream and of a connection.
 #[derive(Clone, Copy, Debug)]

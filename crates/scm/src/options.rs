@@ -28,6 +28,9 @@ pub struct ScmOptions {
     /// Copies of containers to one node, and from it, at a time. Two keep a disk and a gigabit of network
     /// busy and leave room for writers.
     pub copies_per_node_max: usize,
+    /// The share of a node's capacity that copies leave free: a disk must not run full of copies. A disk with less is nearly
+    /// full.
+    pub keep_free_percent: u64,
     /// Tasks of a node at a time: bounds its heartbeat's answer, a hundred bytes each.
     pub tasks_per_node_max: usize,
     /// A task of a node that has not come on for this long is given to another: longer than the longest pause
@@ -74,6 +77,7 @@ impl Default for ScmOptions {
             member_fault_grace: Duration::from_secs(30),
             quasi_close_after: Duration::from_secs(60),
             copies_per_node_max: 2,
+            keep_free_percent: 5,
             tasks_per_node_max: 100,
             task_within: Duration::from_secs(120),
             ahead_kept: Duration::from_secs(3600),

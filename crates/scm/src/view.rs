@@ -42,6 +42,9 @@ fn om_group(record: &OmGroupRecord, world: &World<'_>) -> OmGroupView {
         group: record.group,
         members: members.into_values().collect(),
         leader_om: leader.map_or(0, |leader| leader.om.0),
+        keys_bits: leader
+            .and_then(|leader| leader.report().keys)
+            .map(|keys| u64::BITS - keys.leading_zeros()),
     }
 }
 

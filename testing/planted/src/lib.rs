@@ -41,6 +41,8 @@ pub enum Bug {
     EpochsIgnored,
     /// `om`: a bucket goes though it has keys.
     BucketsGoWithKeys,
+    /// `om`: a replica that does not lead answers from what it has.
+    FollowersAnswerAlone,
     /// `om`: what was filed is not looked up before it goes.
     NamedBlocksGo,
     /// `om`: a group takes blocks of containers that it was told to take none of any more.

@@ -1,5 +1,8 @@
 use crate::ports::free_addresses;
 use crate::process::{Process, Ready};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -107,9 +110,10 @@ impl Cluster {
         let mut scms: Vec<Process> = scm_names
             .zip(&scm_addresses)
             .map(|(name, address)| {
+                // The machine's disk may be nearly full: what it tests are copies, not that they are put off.
                 let line = format!(
                     "server --roles scm --rpc {address} --meta {root_path}/{name} --scm {scm_address} --pipelines-per-disk {} \
-                     --http 127.0.0.1:0 {}",
+                     --keep-free-percent 0 --http 127.0.0.1:0 {}",
                     options.pipelines_per_disk, options.scm_args
                 );
                 Process::spawn(binary, root, &name, line.split_whitespace().map(str::to_owned).collect())
@@ -131,9 +135,10 @@ impl Cluster {
             datanode_http.push(ready["HTTP"].clone());
         }
 
+        write_secret_key(&root.join("key"));
         let line = format!(
             "server --roles s3 --rpc {gateway_address} --s3 {s3_address} --scm {scm_address} \
-             --access-key {ACCESS_KEY} --secret-key {SECRET_KEY}"
+             --access-key {ACCESS_KEY} --secret-key-file {root_path}/key"
         );
         let (gateway, ready) = start("gateway", line);
         let endpoint = ready["S3_ENDPOINT"].clone();
@@ -196,6 +201,12 @@ impl Cluster {
             process.wait_ready();
         });
     }
+}
+
+/// For its owner alone, as an operator keeps it.
+fn write_secret_key(path: &Path) {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(SECRET_KEY.as_bytes())).expect("write the secret key");
 }
 
 /// Both are counted from 1.

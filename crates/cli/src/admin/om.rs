@@ -10,7 +10,7 @@ use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
 use proto::scm::{
     CreateOmGroupRequest, GiveUpOmGroupRequest, ListOmsResponse, NodeDuty, NodeState, OmGroupInfo, OmInfo,
-    OmReplicaInfo, SetOmDutyRequest, TransferOmLeaderRequest,
+    OmReplicaInfo, OmReplicaReport, SetOmDutyRequest, TransferOmLeaderRequest,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -71,7 +71,7 @@ fn groups(groups: &[OmGroupInfo]) -> Answer {
 
 pub(super) fn groups_text(groups: &[OmGroupInfo]) -> String {
     let rows: Vec<_> = groups.iter().flat_map(group_rows).collect();
-    let headings = ["GROUP", "LEADER", "OM", "REPLICA", "ROLE", "APPLIED", "ADDRESS"];
+    let headings = ["GROUP", "LEADER", "OM", "REPLICA", "ROLE", "APPLIED", "KEYS", "ADDRESS"];
     let mut text = table(headings, &rows);
     for group in groups.iter().filter(|group| !group.problem.is_empty()) {
         text += &format!("\ngroup {}: {}\n", number(group), group.problem);
@@ -210,7 +210,7 @@ fn is_member(group: &OmGroupInfo, replica: &OmReplicaInfo) -> bool {
     members.map(|member| Some(member.replica)).any(|member| member == number)
 }
 
-fn group_rows(group: &OmGroupInfo) -> Vec<[Cell; 7]> {
+fn group_rows(group: &OmGroupInfo) -> Vec<[Cell; 8]> {
     let leader = match group.leader_om {
         0 => Cell::toned("none", Tone::Bad),
         om => om.to_string().into(),
@@ -221,14 +221,17 @@ fn group_rows(group: &OmGroupInfo) -> Vec<[Cell; 7]> {
             0 => (number(group).to_string().into(), leader.clone()),
             _ => ("".into(), "".into()),
         };
-        let applied = replica.report.as_ref().map_or("-".to_owned(), |said| said.applied_index.to_string());
+        let said = |number: fn(&OmReplicaReport) -> Option<u64>| {
+            replica.report.as_ref().and_then(number).map_or("-".to_owned(), |number| number.to_string())
+        };
         [
             first,
             led_by,
             member.om.to_string().into(),
             member.replica.to_string().into(),
             words::cell(role(group, replica)),
-            applied.into(),
+            said(|said| Some(said.applied_index)).into(),
+            said(|said| said.keys).into(),
             member.address.into(),
         ]
     });
@@ -275,6 +278,7 @@ fn group_to_json(group: &OmGroupInfo) -> Value {
             "address": member.address,
             "role": role(group, replica).0,
             "applied_index": replica.report.as_ref().map(|said| said.applied_index),
+            "keys": replica.report.as_ref().and_then(|said| said.keys),
             "why": replica.report.as_ref().map_or("", |said| said.why.as_str()),
         })
     });

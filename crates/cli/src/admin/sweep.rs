@@ -90,7 +90,7 @@ fn status(told: &GetSweepResponse) -> Answer {
         text += &format!("container {} is looked through now\n", told.under_way);
     }
     text += &format!(
-        "since its leader leads: {} containers swept, {} blocks found that no name has ({}), {} names without a block\n",
+        "since its leader was started: {} containers swept, {} blocks found that no name has ({}), {} names without a block\n",
         told.swept_since,
         told.orphans,
         human_bytes(told.orphan_bytes),

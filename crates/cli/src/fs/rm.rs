@@ -60,6 +60,7 @@ async fn rm_below(store: &Store, path: &StorePath, volume: &str, bucket: &str) -
             delimiter: Bytes::new(),
             after: Bytes::new(),
             limit: BATCH,
+            ..ListKeysRequest::default()
         };
         let page = store.client.list_keys(request).await.map_err(|err| failure(path, err))?;
         let keys: Vec<Bytes> = page.entries.into_iter().filter_map(key).collect();

@@ -121,6 +121,7 @@ impl Store {
             delimiter: Bytes::from_static(b"/"),
             after,
             limit,
+            ..ListKeysRequest::default()
         };
         let page = self.client.list_keys(request).await.map_err(|err| failure(path, err))?;
         let next = page.truncated.then_some(page.next_after);

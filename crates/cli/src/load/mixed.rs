@@ -107,6 +107,7 @@ impl Mixed {
             delimiter: Bytes::new(),
             after: Bytes::new(),
             limit: 2,
+            ..ListKeysRequest::default()
         };
         let page = self.worker.client.list_keys(request).await?;
         let listed = page.entries.into_iter().filter_map(|listed| listed.entry);

@@ -25,6 +25,7 @@ mod old_copy;
 mod power_cut;
 mod pulled_disk;
 mod small_disk;
+mod stuck_pipelines;
 mod wiped_node;
 
 use futures::FutureExt;
@@ -40,7 +41,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 20] = [
+const DRILLS: [(&str, Run); 21] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -61,6 +62,7 @@ const DRILLS: [(&str, Run); 20] = [
     ("wiped-node", || Box::pin(async { Some(wiped_node::run().await) })),
     ("failed-sync", || Box::pin(failed_sync::run())),
     ("broken-path", || Box::pin(async { Some(broken_path::run().await) })),
+    ("stuck-pipelines", || Box::pin(async { Some(stuck_pipelines::run().await) })),
 ];
 
 /// Runs one of them in its turn. A panic of it says how to do that again.

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 use testkit::{Process, Ready};
+use tonic::Status;
 use tonic::codegen::{Body as _, Bytes, Service, http};
 use tonic::transport::{Channel, Endpoint};
 
@@ -39,8 +40,8 @@ impl tonic::codegen::Body for OneFrame {
     }
 }
 
-/// Sends a message as it is, and waits until the answer ends.
-async fn send(mut channel: Channel, path: &str, message: &[u8]) {
+/// Sends a message as it is, and waits until the answer ends. Answers how it ended, if that was said.
+pub(crate) async fn send(mut channel: Channel, path: &str, message: &[u8]) -> Option<Status> {
     let head = [&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes()].concat();
     let body = tonic::body::Body::new(OneFrame(Some([&head, message].concat().into())));
     let request =
@@ -48,10 +49,14 @@ async fn send(mut channel: Channel, path: &str, message: &[u8]) {
     let request = request.header("te", "trailers").body(body).unwrap();
     std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
     // A refusal may come before all was sent, and break the call.
-    if let Ok(answer) = channel.call(request).await {
-        let mut body = answer.into_body();
-        while std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await.is_some() {}
+    let answer = channel.call(request).await.ok()?;
+    let mut status = Status::from_header_map(answer.headers());
+    let mut body = answer.into_body();
+    while let Some(frame) = std::future::poll_fn(|cx| std::pin::Pin::new(&mut body).poll_frame(cx)).await {
+        let trailers = frame.ok().and_then(|frame| frame.into_trailers().ok());
+        status = trailers.and_then(|trailers| Status::from_header_map(&trailers)).or(status);
     }
+    status
 }
 
 /// Eight MiB of empty heartbeats were 590 MiB in memory, and each method took as much.
@@ -77,7 +82,6 @@ async fn messages_of_a_stranger_cost_no_more_memory_than_their_bytes() {
     assert_eq!(reqwest::get(format!("{}/readyz", ready["HTTP"])).await.unwrap().status(), StatusCode::OK);
 }
 
-/// A page that has given its own name our address (DNS rebinding), and one that sends to ours.
 /// Nine bytes, for which room for all that they announce would be taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_that_is_announced_as_larger_than_any_is_refused_by_its_head() {
@@ -105,6 +109,7 @@ async fn a_frame_that_is_announced_as_larger_than_any_is_refused_by_its_head() {
     assert_eq!(codes, [FRAME_SIZE_ERROR]);
 }
 
+/// A page that has given its own name our address (DNS rebinding), and one that sends to ours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_a_browser_do_not_write_the_registry() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,22 +3,32 @@
 //! kill -9. What the next process finds is the container as it was.
 
 use super::recover;
-use super::tests::{Seen, blocks_without, compacted, delete, look, open, options, strays};
+use super::rewrite::{Done, GivenUp, compact};
+use super::tests::{Seen, blocks_without, compacted, delete, look, open, options, strays, try_delete};
+use crate::container_reader::disk_use;
 use crate::datanode_disk::DatanodeDisk;
+use crate::deletion;
 use crate::inventory::Inventory;
 use crate::layout::DB_DIR;
 use crate::offline::OfflineDisk;
-use crate::offline::tests::{FIRST, LARGE_BLOCK, Left};
+use crate::offline::tests::{FIRST, LARGE_BLOCK, Left, SMALL_BYTES};
+use crate::pipelines::Pipelines;
 use bytes::Bytes;
 use disk::sim::{CrashPoint, DATABASE_FILE, Loss, SimDirectory, SimDisk, SimOptions};
 use disk::{Disk, RealDisk};
+use parking::Throttle;
 use planted::Bug;
 use statedb::DbOptions;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The number of the index, beyond those that the directory gives out.
 const DATABASE: u64 = 1000;
+/// A container of half a megabyte is copied so slowly that something arrives meanwhile.
+const BYTES_PER_SECOND: u64 = 200_000;
+const ARRIVE_EVERY: Duration = Duration::from_millis(800);
 
 #[derive(Clone, Copy, Debug)]
 enum Death {
@@ -80,9 +90,20 @@ async fn load(disk: &SimDisk, root: &Path, dir: &str) {
     disk.sync_dir(dir).await.unwrap();
 }
 
-/// A compaction in which the machine crashes at a step of it; the machine after that, and whether it came to
-/// that step.
-async fn crashed(before: &Left, step: u64, death: Death) -> (Machine, bool) {
+/// Blocks that are discarded while a container is compacted, one portion after the other.
+type Arriving<'a> = &'a [RangeInclusive<u64>];
+
+/// What a crash left, and what was known before it.
+struct Crashed {
+    machine: Machine,
+    /// It came to the step at which it was to crash.
+    is_crashed: bool,
+    /// So many portions were said to be discarded.
+    discarded: usize,
+}
+
+/// A compaction in which the machine crashes at a step of it, or of the discards that arrive meanwhile.
+async fn crashed(before: &Left, arriving: Arriving<'_>, step: u64, death: Death) -> Crashed {
     let machine = Machine::new(before).await;
     let disk = machine.open().await;
     let at = machine.disk.steps() + step;
@@ -91,29 +112,68 @@ async fn crashed(before: &Left, step: u64, death: Death) -> (Machine, bool) {
     } else {
         CrashPoint::After(at)
     });
-    let done = compacted(&disk).await;
+    let (done, discarded) = compacted_while(&disk, arriving).await;
     let is_crashed = machine.disk.is_down();
-    assert!(is_crashed || done.is_ok_and(|done| done.is_some()));
+    assert!(is_crashed || done.is_ok_and(|done| done.is_some()) && discarded == arriving.len());
     let after = match death {
         Death::Process => machine.disk.kill(SimOptions::default()),
         Death::Power(loss) => machine.disk.lose_power(loss, SimOptions::default()),
     };
     // While the index is open: closing it would write what a crash does not.
-    (Machine::of(machine.left.copy(), after), is_crashed)
+    Crashed { machine: Machine::of(machine.left.copy(), after), is_crashed, discarded }
 }
 
-/// What is wrong after a start on what the crash left, or before it, if something is.
-async fn check_after(machine: &Machine, expect: &Seen, is_verified: bool) -> Result<(), String> {
+/// A compaction, and how many portions were discarded meanwhile.
+async fn compacted_while(
+    disk: &Arc<DatanodeDisk>,
+    arriving: Arriving<'_>,
+) -> (Result<Option<Done>, GivenUp>, usize) {
+    if arriving.is_empty() {
+        return (compacted(disk).await, 0);
+    }
+    // No time passes but what is slept: the copy takes more than two of these seconds.
+    tokio::time::pause();
+    let (pipelines, throttle) = (Pipelines::default(), Throttle::new(BYTES_PER_SECOND));
+    let discard = async {
+        let mut discarded = 0;
+        for locals in arriving {
+            tokio::time::sleep(ARRIVE_EVERY).await;
+            match try_delete(disk, locals.clone()).await {
+                Ok(_) => discarded += 1,
+                Err(_) => break,
+            }
+        }
+        discarded
+    };
+    let done = tokio::join!(compact(disk, &pipelines, FIRST, &throttle), discard);
+    tokio::time::resume();
+    done
+}
+
+/// What is wrong after a start on what the crash left, or before it, if something is. The container must be one of these, and
+/// what arrived again makes it the last one.
+async fn check_after(
+    machine: &Machine,
+    expect: &[Seen],
+    arriving: Arriving<'_>,
+    is_verified: bool,
+) -> Result<(), String> {
     if is_verified {
         verify(machine).await?;
     }
     let disk = machine.open().await;
     recover(&disk).await.map_err(|failure| format!("{failure:#}"))?;
-    let wrong = |what: &str, seen: &Seen| match seen == expect {
+    deletion::recover(&disk).await.map_err(|failure| format!("{failure:#}"))?;
+    let wrong = |what: &str, expect: &[Seen], seen: &Seen| match expect.contains(seen) {
         true => Ok(()),
         false => Err(format!("{what} it has {:?} and {:?}", seen.blocks.keys(), seen.discarded)),
     };
-    wrong("after the start", &look(&disk).await?)?;
+    wrong("after the start", expect, &look(&disk).await?)?;
+    let all = &expect[expect.len() - 1..];
+    for locals in arriving {
+        delete(&disk, locals.clone()).await;
+    }
+    wrong("once all is discarded", all, &look(&disk).await?)?;
     if let Some(why) = disk.index.unhealthy(FIRST).map_err(|failure| failure.to_string())? {
         return Err(why);
     }
@@ -123,7 +183,7 @@ async fn check_after(machine: &Machine, expect: &Seen, is_verified: bool) -> Res
     }
     // The next one has all that the first had, or nothing to do.
     compacted(&disk).await.map_err(|failure| format!("{failure:?}"))?;
-    wrong("after the next compaction", &look(&disk).await?)?;
+    wrong("after the next compaction", all, &look(&disk).await?)?;
     drop(disk);
     if is_verified { verify(machine).await } else { Ok(()) }
 }
@@ -134,21 +194,20 @@ async fn verify(machine: &Machine) -> Result<(), String> {
     if report.is_whole() { Ok(()) } else { Err(format!("{report:#?}")) }
 }
 
-/// Crashes a compaction at each of its steps; how many there are, or what is wrong.
-async fn crash_everywhere(before: &Left) -> Result<u64, String> {
-    let expect = {
-        let disk = open(before).await;
-        look(&disk).await?
-    };
+/// Crashes a compaction at each of its steps, and at those of the discards that arrive meanwhile; how many there are, or what
+/// is wrong.
+async fn crash_everywhere(before: &Left, arriving: Arriving<'_>) -> Result<u64, String> {
+    let expect = as_discarded(before, arriving).await?;
     let mut step = 0;
     loop {
         let power = [Loss::AllUnsynced, Loss::Nothing, Loss::Random(step)];
         let deaths = [Death::Process, Death::Power(power[(step % 3) as usize])];
         let mut has_crashed = false;
         for death in deaths {
-            let (after, is_crashed) = crashed(before, step, death).await;
-            let checked = check_after(&after, &expect, step.is_multiple_of(4)).await;
-            checked.map_err(|wrong| format!("step {step}, {death:?}: {wrong}"))?;
+            let Crashed { machine, is_crashed, discarded } = crashed(before, arriving, step, death).await;
+            let is_verified = step.is_multiple_of(4);
+            let checked = check_after(&machine, &expect[discarded..], arriving, is_verified).await;
+            checked.map_err(|wrong| format!("step {step}, {death:?}, {discarded} discarded: {wrong}"))?;
             has_crashed |= is_crashed;
         }
         if !has_crashed {
@@ -156,6 +215,18 @@ async fn crash_everywhere(before: &Left) -> Result<u64, String> {
         }
         step += 1;
     }
+}
+
+/// What the container is before anything arrives, and after each portion.
+async fn as_discarded(before: &Left, arriving: Arriving<'_>) -> Result<Vec<Seen>, String> {
+    let left = before.copy();
+    let disk = open(&left).await;
+    let mut seen = vec![look(&disk).await?];
+    for locals in arriving {
+        delete(&disk, locals.clone()).await;
+        seen.push(look(&disk).await?);
+    }
+    Ok(seen)
 }
 
 /// A container to compact: for the first time, or again.
@@ -174,7 +245,7 @@ async fn left(is_again: bool) -> Left {
 
 #[tokio::test]
 async fn a_first_compaction_that_crashes_anywhere_leaves_the_container_as_it_was() {
-    let steps = crash_everywhere(&left(false).await).await.unwrap();
+    let steps = crash_everywhere(&left(false).await, &[]).await.unwrap();
     assert!(steps > 20, "{steps} steps are no compaction");
 }
 
@@ -185,14 +256,29 @@ async fn a_second_compaction_that_crashes_anywhere_leaves_the_container_as_it_wa
     let is_deleted = |local: u64| (10..60).contains(&local) || local == LARGE_BLOCK;
     assert_eq!(look(&disk).await.unwrap().blocks, blocks_without(is_deleted));
     drop(disk);
-    let steps = crash_everywhere(&left).await.unwrap();
+    let steps = crash_everywhere(&left, &[]).await.unwrap();
     assert!(steps > 20, "{steps} steps are no compaction");
+}
+
+/// The first ones are copied by then, and a large one is in part.
+#[tokio::test]
+async fn discards_that_arrive_while_a_container_is_compacted_stay_whatever_crashes() {
+    let (left, arriving) = (left(false).await, [40..=45, 46..=LARGE_BLOCK]);
+    let copy = left.copy();
+    let disk = open(&copy).await;
+    let (done, discarded) = compacted_while(&disk, &arriving).await;
+    assert!(done.unwrap().is_some() && discarded == arriving.len());
+    let used = disk_use(&**disk.space.disk(), FIRST).await.unwrap();
+    assert!(used.discards.dead_bytes > 20 * SMALL_BYTES as u64, "little was copied by then: {used:?}");
+    drop(disk);
+    let steps = crash_everywhere(&left, &arriving).await.unwrap();
+    assert!(steps > 30, "{steps} steps are no compaction and two deletions");
 }
 
 #[tokio::test]
 async fn old_segments_that_go_before_the_index_is_flushed_are_missed() {
     planted::plant(Some(Bug::OldSegmentsGoFirst));
-    let found = crash_everywhere(&left(false).await).await;
+    let found = crash_everywhere(&left(false).await, &[]).await;
     planted::plant(None);
     assert!(found.as_ref().is_err_and(|wrong| wrong.contains("no such owner or segment")), "{found:?}");
 }

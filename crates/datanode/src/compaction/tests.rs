@@ -19,6 +19,7 @@ use crate::pipelines::Pipelines;
 use disk::RealDisk;
 use diskhooks::{Act, HookedDisk, Operation};
 use parking::Throttle;
+use proto::Failure;
 use proto::datanode::{ContainerFile, ContainerManifest};
 use raftlog::{Compacted, LogSpaceOptions, OwnerFile, owner_files, stray_segments};
 use std::collections::BTreeMap;
@@ -49,9 +50,16 @@ pub(crate) async fn compacted(disk: &Arc<DatanodeDisk>) -> Result<Option<Done>, 
 }
 
 pub(crate) async fn delete(disk: &Arc<DatanodeDisk>, locals: impl IntoIterator<Item = u64>) {
+    try_delete(disk, locals).await.unwrap();
+}
+
+pub(super) async fn try_delete(
+    disk: &Arc<DatanodeDisk>,
+    locals: impl IntoIterator<Item = u64>,
+) -> Result<u64, Failure> {
     let name = |local: u64| BlockName::new(BlockId { container: FIRST, local }, Nonce(local.into()));
     let names = locals.into_iter().map(name).collect();
-    delete_blocks(disk, &Pipelines::default(), FIRST, names, || Ok(())).await.unwrap();
+    delete_blocks(disk, &Pipelines::default(), FIRST, names, || Ok(())).await
 }
 
 /// What a container is to everybody else, whatever its places are.

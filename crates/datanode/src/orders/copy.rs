@@ -1,20 +1,21 @@
 //! Fetching a replica of a closed container from another node.
 
 use super::order::{Means, Progress, Run};
+use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::import::incoming::Incoming;
 use crate::import::manifest::Manifest;
 use crate::import::{self, incoming};
+use crate::index::records::ContainerState;
 use anyhow::{Context, anyhow, bail, ensure};
-use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ContainerPart, FetchContainerRequest, FilePart, container_part};
+use proto::messages::{self, Messages};
 use proto::scm::{CopyContainer, NodeAddress};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::timeout;
-use tonic::Streaming;
 use tracing::info;
 use types::ContainerId;
 
@@ -94,7 +95,7 @@ struct Copy<'a> {
     disk: Arc<DatanodeDisk>,
     manifest: Manifest,
     incoming: Incoming,
-    parts: Streaming<ContainerPart>,
+    parts: Messages<ContainerPart>,
 }
 
 impl<'a> Copy<'a> {
@@ -114,7 +115,7 @@ impl<'a> Copy<'a> {
         ensure!(!manifest.hash.is_empty(), "it runs another version, whose hashes are not comparable");
         let has_hash = order.hash.is_empty() || order.hash == manifest.hash;
         ensure!(has_hash, "its replica has the hash {}, not {}", manifest.hash, order.hash);
-        check_no_log_writes(means, &manifest)?;
+        check_is_wanted(means, &manifest).await?;
         let disk = choose_disk(&means.disks, &manifest).await?;
         let incoming = Incoming::open(disk.space.disk().clone(), manifest.clone()).await?;
         progress.bytes_total.store(manifest.bytes(), Ordering::Relaxed);
@@ -155,7 +156,7 @@ impl<'a> Copy<'a> {
 
     async fn take_in(self) -> anyhow::Result<Arc<DatanodeDisk>> {
         let Copy { means, disk, manifest, incoming, .. } = self;
-        check_no_log_writes(means, &manifest)?;
+        check_is_wanted(means, &manifest).await?;
         import::take_in(disk.space.disk(), &disk.index, incoming, &manifest).await?;
         disk.unhealthy.lock().expect("no holder panics").remove(&manifest.container);
         disk.inventory.look_again(disk.id, manifest.container);
@@ -163,11 +164,21 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Refuses a copy of what a member's own log here is yet to write: it would find its place taken.
-fn check_no_log_writes(means: &Means, manifest: &Manifest) -> anyhow::Result<()> {
+/// Refuses a copy of what a member's own log here is yet to write, which would find its place taken, or has written
+/// since the copy was asked for: the node would have it twice, and tell of one.
+async fn check_is_wanted(means: &Means, manifest: &Manifest) -> anyhow::Result<()> {
     let Manifest { pipeline, container, .. } = *manifest;
     let may_write = means.pipelines.may_write(pipeline, container);
     ensure!(!may_write, "a member of pipeline {pipeline} is here, and may still write container {container}");
+    let disks = means.disks.clone();
+    let is_here =
+        blocking(move || {
+            let held = disks.holding(container)?;
+            anyhow::Ok(held.is_some_and(|(disk, record)| {
+                record.state == ContainerState::Closed && disk.failure().is_none()
+            }))
+        });
+    ensure!(!is_here.await?, "container {container} is closed here by now");
     Ok(())
 }
 
@@ -175,20 +186,20 @@ async fn fetch(
     means: &Means,
     source: &NodeAddress,
     request: &FetchContainerRequest,
-) -> anyhow::Result<(Manifest, Streaming<ContainerPart>)> {
+) -> anyhow::Result<(Manifest, Messages<ContainerPart>)> {
     let channel = means.connector.connect(&source.address);
     let channel = channel.map_err(|why| anyhow!("the source's address: {why}"))?;
-    let mut client = DatanodeClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
-    let asked = proto::in_cluster(tonic::Request::new(request.clone()), &request.cluster);
-    let answer = timeout(SILENCE_MAX, client.fetch_container(asked)).await.context("it does not answer")?;
-    let mut parts = answer.map_err(proto::Failure::from)?.into_inner();
+    let asked = messages::one(request.clone());
+    let answer = messages::call(channel, messages::FETCH_CONTAINER, &request.cluster, asked);
+    let answer = timeout(SILENCE_MAX, answer).await.context("it does not answer")?;
+    let mut parts = answer.map_err(proto::Failure::from)?;
     match next(&mut parts).await?.and_then(|part| part.part) {
         Some(container_part::Part::Manifest(manifest)) => Ok((Manifest::parse(manifest)?, parts)),
         _ => bail!("it does not begin with what there is"),
     }
 }
 
-async fn next(parts: &mut Streaming<ContainerPart>) -> anyhow::Result<Option<ContainerPart>> {
+async fn next(parts: &mut Messages<ContainerPart>) -> anyhow::Result<Option<ContainerPart>> {
     let message = timeout(SILENCE_MAX, parts.message()).await.context("the source has gone silent")?;
     Ok(message.map_err(proto::Failure::from)?)
 }
@@ -215,4 +226,33 @@ async fn choose_disk(disks: &Disks, manifest: &Manifest) -> anyhow::Result<Arc<D
     }
     let bytes = manifest.bytes();
     best.map(|(_, disk)| disk).with_context(|| format!("no disk of this node has room for {bytes} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copies::Copies;
+    use crate::offline::tests::{FIRST, Left};
+    use crate::options::DatanodeOptions;
+    use proto::datanode::{ContainerFile, ContainerManifest};
+    use raft::{AddressBook, HostOptions, RaftHost};
+
+    /// A member of its pipeline lagged when SCM asked for the copy.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_container_that_was_closed_here_meanwhile_is_not_taken_in_besides() {
+        let left = Left::new().await.copy();
+        let options = DatanodeOptions { disks: vec![left.root()], ..DatanodeOptions::default() };
+        let disks = Arc::new(Disks::open(&options).await.unwrap());
+        let host = RaftHost::new(HostOptions::default(), AddressBook::default());
+        let (pipelines, copies) = (Arc::default(), Arc::new(Copies::new(0)));
+        let means = Means { disks, pipelines, copies, connector: host.connector().clone() };
+        let copy_of = |container: u64| {
+            let files = vec![ContainerFile { name: "00000000.seg".to_owned(), bytes: 16 }];
+            Manifest::parse(ContainerManifest { container, pipeline: 1, files, ..Default::default() })
+                .unwrap()
+        };
+        let refusal = check_is_wanted(&means, &copy_of(FIRST.0)).await.unwrap_err();
+        assert!(refusal.to_string().contains("is closed here by now"), "{refusal:#}");
+        check_is_wanted(&means, &copy_of(FIRST.0 + 1000)).await.unwrap();
+    }
 }

@@ -1,8 +1,9 @@
 use super::*;
+use crate::compaction::tests as compaction;
 use crate::index::keys;
 use crate::index::records::{BlockRecord, ChunkPlace};
 use crate::inventory::Inventory;
-use crate::offline::tests::{FIRST, Left, SEGMENT};
+use crate::offline::tests::{FIRST, Left, SEGMENT, SMALL_BLOCKS};
 use crate::options::DatanodeOptions;
 use disk::RealDisk;
 use diskhooks::{Act, HookedDisk, Operation};
@@ -171,4 +172,26 @@ async fn deletions_that_were_begun_are_finished() {
         drop((disk, scrubber));
         left.check(&[]).await;
     }
+}
+
+/// A scrub takes its time between its looks at a block.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_one_compaction_after_the_other_moves_is_followed() {
+    let left = Left::of_small_blocks().await;
+    let disk = compaction::open(&left).await;
+    let (deleted, stays) = ([SMALL_BLOCKS.start, SMALL_BLOCKS.start + 1], SMALL_BLOCKS.start + 2);
+    let rows = read_rows(&disk.index, FIRST, stays).unwrap();
+    let row = rows.into_iter().find(|row| row.block.local == stays).unwrap();
+    let compact_without = async |local| {
+        compaction::delete(&disk, [local]).await;
+        compaction::compacted(&disk).await.unwrap().unwrap();
+    };
+    compact_without(deleted[0]).await;
+    let options = ScrubOptions { bytes_per_second: HEAD_READ_BYTES / 2, interval: Duration::ZERO };
+    let mut scrubber = Scrubber::new(disk.clone(), options, Arc::new(ManualClock::at_ms(5000)));
+    let (scrubbed, ()) = tokio::join!(scrubber.scrub_row(row), compact_without(deleted[1]));
+    scrubbed.unwrap();
+    // Three times, unless the compaction took longer than the scrub's pause.
+    let looks = disk.counters.stats(disk.id).scrubbed_bytes / HEAD_READ_BYTES;
+    assert!((2..=3).contains(&looks), "it looked {looks} times");
 }

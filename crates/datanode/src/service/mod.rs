@@ -2,7 +2,6 @@
 
 mod blocks;
 mod body_memory;
-mod data_server;
 mod discards;
 mod fetch;
 mod read;
@@ -12,22 +11,25 @@ mod served;
 mod write;
 
 pub(crate) use blocks::Listings;
-pub(crate) use body_memory::BodyMemory;
-use data_server::DataServer;
-use futures::Stream;
-use proto::datanode::datanode_server::Datanode;
+pub(crate) use body_memory::{BodiesOfOne, BodyMemory};
+use futures::stream::BoxStream;
+use futures::{FutureExt, Stream};
+use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
     ContainerPart, DiscardedBlocks, FetchContainerRequest, HeadRequest, HeadResponse, ListBlocksRequest,
     ListBlocksResponse, ListDiscardsRequest, ListWritableRequest, ListWritableResponse, ReadChunk,
     ReadRequest, WriteAck, WriteChunk,
 };
-use proto::{ClusterGuard, Guarded};
+use proto::messages::{self, Messages};
+use proto::{Answering, CarriesData, ClusterGuard, DataServer, Guarded};
 pub(crate) use read_counts::ReadCounts;
 pub(crate) use read_memory::ReadMemory;
-use read_memory::Taken;
 pub(crate) use served::Served;
+use std::net::IpAddr;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::http;
 use tonic::{Request, Response, Status, Streaming};
 use write::{ACKS_MAX, WriteStream};
 
@@ -56,9 +58,12 @@ impl Service {
         &self.served.reads
     }
 
-    pub(crate) fn into_server(self) -> Guarded<DataServer> {
+    pub(crate) fn into_server(self) -> Guarded<DataServer<Service, DatanodeServer<Service>>> {
         let disks = self.served.disks.clone();
-        ClusterGuard::new(move || disks.cluster()).in_front_of(DataServer::new(self))
+        let others = DatanodeServer::new(self.clone())
+            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
+        ClusterGuard::new(move || disks.cluster()).in_front_of(DataServer::new(self, others))
     }
 
     fn take_chunks(
@@ -71,23 +76,54 @@ impl Service {
         ReceiverStream::new(receiver)
     }
 
-    async fn send_block(&self, request: ReadRequest) -> Result<Taken<ReadChunk>, Status> {
-        let (chunks, taken) = Taken::channel();
-        if let Some((first, rest)) = read::begin(&self.served, request).await? {
-            let _ = chunks.try_send(Ok(first)); // there is a place, and somebody listens
-            // Most reads are of small objects, and need no task that sends.
-            if rest.is_left() {
-                self.served.workers.spawn_until_stop(rest.run(chunks));
+    /// `from`: the address in whose share of the memory it is read.
+    async fn send_block(
+        &self,
+        request: ReadRequest,
+        from: Option<IpAddr>,
+    ) -> Result<BoxStream<'static, Result<ReadChunk, Status>>, Status> {
+        let first = read::begin(&self.served, request, from).await?;
+        Ok(read::messages(first, self.served.workers.clone()))
+    }
+
+    async fn send_container(
+        &self,
+        request: FetchContainerRequest,
+    ) -> Result<ReceiverStream<Result<ContainerPart, Status>>, Status> {
+        let fetch = fetch::prepare(&self.served, request).await?;
+        let (parts, receiver) = mpsc::channel(READ_AHEAD);
+        self.served.workers.spawn_until_stop(fetch.run(parts));
+        Ok(ReceiverStream::new(receiver))
+    }
+}
+
+/// Blocks and containers go in and out without being copied into messages.
+impl CarriesData for Service {
+    fn answer(&self, call: http::Request<Body>) -> Answering {
+        match call.uri().path() {
+            messages::READ => {
+                let (service, from) = (self.clone(), rpc::caller(&call));
+                let read = move |request| async move { service.send_block(request, from).await };
+                Ok(messages::answer_one(call.into_body(), read).boxed())
             }
+            messages::FETCH_CONTAINER => {
+                let service = self.clone();
+                let fetch = move |request| async move { service.send_container(request).await };
+                Ok(messages::answer_one(call.into_body(), fetch).boxed())
+            }
+            messages::WRITE => {
+                let acks = self.take_chunks(Messages::of_request(call.into_body()));
+                Ok(std::future::ready(messages::answer(Ok(acks))).boxed())
+            }
+            _ => Err(call),
         }
-        Ok(taken)
     }
 }
 
 #[tonic::async_trait]
 impl Datanode for Service {
     type WriteStream = ReceiverStream<Result<WriteAck, Status>>;
-    type ReadStream = Taken<ReadChunk>;
+    type ReadStream = BoxStream<'static, Result<ReadChunk, Status>>;
     type ListDiscardsStream = ReceiverStream<Result<DiscardedBlocks, Status>>;
     type FetchContainerStream = ReceiverStream<Result<ContainerPart, Status>>;
 
@@ -99,7 +135,7 @@ impl Datanode for Service {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        Ok(Response::new(self.send_block(request.into_inner()).await?))
+        Ok(Response::new(self.send_block(request.into_inner(), None).await?))
     }
 
     async fn head(&self, request: Request<HeadRequest>) -> Result<Response<HeadResponse>, Status> {
@@ -137,9 +173,6 @@ impl Datanode for Service {
         &self,
         request: Request<FetchContainerRequest>,
     ) -> Result<Response<Self::FetchContainerStream>, Status> {
-        let fetch = fetch::prepare(&self.served, request.into_inner()).await?;
-        let (parts, receiver) = mpsc::channel(READ_AHEAD);
-        self.served.workers.spawn_until_stop(fetch.run(parts));
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(self.send_container(request.into_inner()).await?))
     }
 }

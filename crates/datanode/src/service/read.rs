@@ -1,6 +1,6 @@
 //! Reading a range of a block, from whatever replica is asked.
 
-use super::read_memory::{ReadMemory, Roomy};
+use super::read_memory::ReaderMemory;
 use super::{ReadCounts, Served};
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
@@ -10,15 +10,18 @@ use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
 use crate::repeats::chunk_in;
 use crate::verdict::condemns;
+use crate::workers::Workers;
+use futures::stream::{self, BoxStream, StreamExt};
 use planted::Bug;
 use proto::datanode::{ChunkCommand, HeadRequest, HeadResponse, ReadChunk, ReadRequest};
 use proto::{Code, Failure, Retry};
 use raft::WaitError;
 use raftlog::{BodyPieces, ReadError};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{error, info, warn};
@@ -26,8 +29,6 @@ use types::{BlockId, BlockName, ContainerId, LogIndex, Nonce};
 
 /// Places looked up in the index at once.
 const PIECES_MAX: usize = 64;
-
-type Message = Roomy<ReadChunk>;
 
 /// A read whose block and range are known to be good.
 pub(super) struct Read {
@@ -39,7 +40,7 @@ pub(super) struct Read {
     range: Range<u64>,
     /// The places of its first bytes.
     pieces: VecDeque<Piece>,
-    memory: ReadMemory,
+    memory: ReaderMemory,
     counts: Arc<ReadCounts>,
     /// The most bytes that its reader wants in one message.
     message_bytes_max: u32,
@@ -47,16 +48,59 @@ pub(super) struct Read {
 
 /// Finds the block, once this replica knows as much as the reader does, and reads the first message. What is
 /// in memory is found and read by whoever calls this: up to a chunk of a block, that is all that is read.
-/// `None` for an empty range.
-pub(super) async fn begin(served: &Served, request: ReadRequest) -> Result<Option<(Message, Read)>, Failure> {
-    let first = async {
-        let mut read = prepare(served, request).await?;
-        Ok(read.next().await?.map(|message| (message, read)))
-    };
+/// `None` for an empty range. `from`: the address in whose share of the memory it is read.
+pub(super) async fn begin(
+    served: &Served,
+    request: ReadRequest,
+    from: Option<IpAddr>,
+) -> Result<Option<(ReadChunk, Read)>, Failure> {
+    let first = async { prepare(served, request, from).await?.next().await };
     served.reads.count(first).await
 }
 
-async fn prepare(served: &Served, request: ReadRequest) -> Result<Read, Failure> {
+/// The message that comes next in an answer.
+enum Next {
+    /// It is read.
+    Here(ReadChunk, Read),
+    /// It is being read, while the one before is on its way.
+    Soon(oneshot::Receiver<Result<Option<(ReadChunk, Read)>, Failure>>),
+    /// It is read when it is asked for: whose reader takes nothing takes no memory.
+    Later(Read),
+}
+
+/// The messages of a read that has begun, as their reader takes them. An error ends them.
+pub(super) fn messages(
+    first: Option<(ReadChunk, Read)>,
+    workers: Workers,
+) -> BoxStream<'static, Result<ReadChunk, Status>> {
+    let first = first.map(|(message, read)| Next::Here(message, read));
+    let messages = stream::unfold(first, move |next| {
+        let workers = workers.clone();
+        async move {
+            match next?.message().await {
+                Ok(Some((message, read))) => Some((Ok(message), read.go_on(&workers))),
+                Ok(None) => None,
+                Err(failure) => Some((Err(failure.into()), None)),
+            }
+        }
+    });
+    messages.boxed()
+}
+
+impl Next {
+    async fn message(self) -> Result<Option<(ReadChunk, Read)>, Failure> {
+        match self {
+            Next::Here(message, read) => Ok(Some((message, read))),
+            Next::Soon(reading) => reading.await.unwrap_or_else(|_| {
+                let why = "this node is stopping";
+                Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, why) })
+            }),
+            Next::Later(read) => read.counted().await,
+        }
+    }
+}
+
+async fn prepare(served: &Served, request: ReadRequest, from: Option<IpAddr>) -> Result<Read, Failure> {
     let block = parse_block(request.block.as_ref())?;
     let range = request.offset..request.offset.saturating_add(request.length);
     let (disk, (record, pieces)) = match find_at_once(served, block, &range, request.commit_index).await? {
@@ -75,7 +119,7 @@ async fn prepare(served: &Served, request: ReadRequest) -> Result<Read, Failure>
         0 => u32::MAX,
         bytes => bytes,
     };
-    let (memory, counts) = (served.read_memory.clone(), served.reads.clone());
+    let (memory, counts) = (served.read_memory.of(from), served.reads.clone());
     let (block, nonce, pieces) = (block.id(), record.nonce, pieces.into());
     Ok(Read { disk, block, nonce, range, pieces, memory, counts, message_bytes_max })
 }
@@ -155,27 +199,28 @@ pub(super) async fn head(served: &Served, request: HeadRequest) -> Result<HeadRe
 }
 
 impl Read {
-    /// Whether there is more to be read.
-    pub(super) fn is_left(&self) -> bool {
-        !self.range.is_empty()
+    /// Reads the next message ahead, as long as there is plenty of memory. `None`: that was all.
+    fn go_on(self, workers: &Workers) -> Option<Next> {
+        if self.range.is_empty() {
+            return None;
+        }
+        if !self.memory.has_plenty() {
+            return Some(Next::Later(self));
+        }
+        let (sender, reading) = oneshot::channel();
+        workers.spawn_until_stop(async move {
+            let _ = sender.send(self.counted().await); // nobody may want it any more
+        });
+        Some(Next::Soon(reading))
     }
 
-    /// Sends what is left of the range, message by message, as quickly as the receiver takes it. An error ends
-    /// it.
-    pub(super) async fn run(mut self, messages: Sender<Result<Message, Status>>) {
+    async fn counted(self) -> Result<Option<(ReadChunk, Read)>, Failure> {
         let counts = self.counts.clone();
-        // Only when the one before is on its way: what waits here takes memory.
-        while let Ok(place) = messages.reserve().await {
-            match counts.count(self.next()).await {
-                Ok(Some(message)) => place.send(Ok(message)),
-                Ok(None) => return,
-                Err(failure) => return place.send(Err(failure.into())),
-            }
-        }
+        counts.count(self.next()).await
     }
 
     /// The next message, after which the range begins later.
-    async fn next(&mut self) -> Result<Option<Message>, Failure> {
+    async fn next(mut self) -> Result<Option<(ReadChunk, Read)>, Failure> {
         if self.range.is_empty() {
             return Ok(None);
         }
@@ -189,7 +234,7 @@ impl Read {
         if self.range.start >= piece.end() {
             self.pieces.pop_front();
         }
-        Ok(Some(message))
+        Ok(Some((message, self)))
     }
 
     fn message_bytes(&self) -> u32 {
@@ -206,11 +251,11 @@ impl Read {
         pieces.map_err(|failure| self.broken_index(&failure))
     }
 
-    async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<Message, Failure> {
+    async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<ReadChunk, Failure> {
         let room = self.memory.room(part.end - part.start).await?;
         let offset = piece.offset + u64::from(part.start);
         let BodyPieces { bytes, crcs, first_piece_bytes, .. } = self.read_body(*piece, part).await?;
-        Ok(Roomy(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes }, room))
+        Ok(ReadChunk { offset, data: room.of(bytes), data_crcs: crcs, first_piece_bytes })
     }
 
     /// Reads where the index says, until what is there is this chunk, or the index says the same again. Its
@@ -413,6 +458,7 @@ mod tests {
     use super::*;
     use crate::compaction::tests::{compacted, delete, open};
     use crate::offline::tests::{FIRST, Left, SMALL_BYTES, bytes_of};
+    use crate::service::ReadMemory;
     use raftlog::{Place, SharedMemory};
     use std::time::Duration;
     use types::OwnerId;
@@ -424,18 +470,18 @@ mod tests {
         let find = |local| {
             let (block, range) = (BlockId { container: FIRST, local }, 0..SMALL_BYTES as u64);
             let (record, pieces) = disk.index.find(block, range.clone(), PIECES_MAX).unwrap().unwrap();
-            let memory = ReadMemory::new(8 << 20, SharedMemory::new(0), Duration::from_secs(60));
+            let memory = ReadMemory::new(16 << 20, SharedMemory::new(0), Duration::from_secs(60)).of(None);
             let (nonce, pieces, counts) = (record.nonce, pieces.into(), Arc::default());
             let (disk, message_bytes_max) = (disk.clone(), u32::MAX);
             Read { disk, block, nonce, range, pieces, memory, counts, message_bytes_max }
         };
-        let (mut stays, mut goes) = (find(60), find(20));
+        let (stays, goes) = (find(60), find(20));
         delete(&disk, 10..50).await;
         compacted(&disk).await.unwrap().unwrap();
         let old = disk.space.read_body(OWNERS_DIR, stays.pieces[0].place, 0..9).await;
         assert!(matches!(old, Err(ReadError::NotFound { .. })), "{old:?}");
-        let Roomy(read, _) = stays.next().await.unwrap().expect("it is there");
-        assert!(!stays.is_left());
+        let (read, after) = stays.next().await.unwrap().expect("it is there");
+        assert!(after.range.is_empty());
         assert_eq!(read.data[..], bytes_of(60));
         let gone = goes.next().await.map(drop).unwrap_err();
         assert_eq!(gone.code, Code::NotFound, "{gone}");
@@ -443,12 +489,12 @@ mod tests {
         // Another block's record stands where this one was, as in a replica that was copied here meanwhile.
         let (mut stale, other) = (find(60), find(61));
         stale.pieces = other.pieces.clone();
-        let Roomy(read, _) = stale.next().await.unwrap().expect("it is there");
+        let (read, _) = stale.next().await.unwrap().expect("it is there");
         assert_eq!(read.data[..], bytes_of(60));
         // So does what begins no record.
         let mut stale = find(60);
         stale.pieces[0].place.offset += 8;
-        let Roomy(read, _) = stale.next().await.unwrap().expect("it is there");
+        let (read, _) = stale.next().await.unwrap().expect("it is there");
         assert_eq!(read.data[..], bytes_of(60));
         assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
     }

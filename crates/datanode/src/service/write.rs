@@ -5,7 +5,7 @@
 //! per pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
 
 use super::Served;
-use super::body_memory::BodyRoom;
+use super::body_memory::{BodiesOfOne, BodyRoom};
 use crate::index::machine::answer_again;
 use crate::options::CHUNK_BYTES_MAX;
 use crate::pipeline::Pipeline;
@@ -30,16 +30,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{debug, error};
-use types::{LogIndex, Nonce, Payload, PipelineId, Term};
+use types::{ContainerId, LogIndex, Nonce, Payload, PipelineId, Term};
 
 use crate::index::machine::BLOCK_BYTES_MAX;
 
 /// The bytes that a chunk counts for beside its data.
 const CHUNK_OVERHEAD_BYTES: usize = 1024;
 
-/// Blocks whose later chunks a stream refuses because one before them was. Past it some are forgotten: their
-/// chunks are proposed and then refused by the state machine, to the same effect.
-const FAILED_BLOCKS_MAX: usize = 4096;
+/// Blocks whose later chunks a stream may refuse, because one before them was or for the container they are in. Past
+/// it some are forgotten: their chunks are proposed and then refused by the state machine, to the same effect.
+const BLOCKS_MAX: usize = 4096;
 
 /// The time that a stopping node waits for what is under way to be answered.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -58,6 +58,8 @@ pub(super) struct WriteStream {
     lane_tasks: JoinSet<()>,
     /// The first refused chunk of each block that has one, and why it was refused.
     failed: HashMap<Nonce, (u32, Failure)>,
+    /// The newest container when each block began that may go on.
+    begun: HashMap<Nonce, ContainerId>,
     /// The term in which a leader was waited for, when the first chunk came again over this stream: it may
     /// have applied less than its log had.
     waited_for: HashMap<PipelineId, Term>,
@@ -87,8 +89,19 @@ impl WriteStream {
     pub(super) fn new(served: Served, acks: Acks) -> WriteStream {
         let stream_bytes_max = served.options.stream_bytes_max();
         let stream_bytes = Arc::new(Semaphore::new(stream_bytes_max));
-        let (lanes, lane_tasks, failed, waited_for) = Default::default();
-        WriteStream { served, stream_bytes, stream_bytes_max, acks, lanes, lane_tasks, failed, waited_for }
+        let (lanes, lane_tasks) = Default::default();
+        let (failed, begun, waited_for) = Default::default();
+        WriteStream {
+            served,
+            stream_bytes,
+            stream_bytes_max,
+            acks,
+            lanes,
+            lane_tasks,
+            failed,
+            begun,
+            waited_for,
+        }
     }
 
     pub(super) async fn run(mut self, chunks: impl Stream<Item = Result<WriteChunk, Status>>) {
@@ -193,12 +206,37 @@ impl WriteStream {
             pipeline.disk.counters.repeated_chunks.fetch_add(1, Ordering::Relaxed);
             return Ok(outcome);
         }
+        self.check_goes_on(pipeline, &name)?;
         let command = check(chunk)?;
-        *bytes = Some(self.reserve(command.body.len()).await?);
+        *bytes = Some(self.reserve(command.body.len(), &pipeline.bodies).await?);
         pipeline.takes_chunks(self.served.options.container_refuse_bytes())?;
         let proposed = pipeline.group.propose(command).await;
         let proposed = proposed.map_err(|failure| propose_failure(failure, &self.served.addresses))?;
         Ok(Outcome::Proposed(pipeline.under_way.add(name, proposed)))
+    }
+
+    /// Refuses a chunk of a block whose container is closed by a roll that is applied or on its way. Its record would
+    /// stand in the next container, where the state machine refuses it and nobody takes it out again.
+    fn check_goes_on(&mut self, pipeline: &Pipeline, chunk: &ChunkName) -> Result<(), Failure> {
+        let newest = pipeline.newest_container();
+        if chunk.seq == 0 && !chunk.seal {
+            if self.begun.len() >= BLOCKS_MAX {
+                self.begun.clear();
+            }
+            self.begun.insert(chunk.nonce, newest);
+        }
+        match self.begun.get(&chunk.nonce).copied() {
+            Some(container) if container < newest => {
+                self.begun.remove(&chunk.nonce);
+                let message = format!("the block began before container {newest}: it ends there");
+                Err(Failure::new(Code::Closed, message))
+            }
+            Some(_) if chunk.seal => {
+                self.begun.remove(&chunk.nonce);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The answer to a chunk that was sent before and is applied. Whatever is missed here, the state machine
@@ -230,24 +268,24 @@ impl WriteStream {
     }
 
     /// Waits for room in the stream, which makes its sender wait; asks for room in the node, which must not.
-    async fn reserve(&self, data_bytes: usize) -> Result<(OwnedSemaphorePermit, BodyRoom), Failure> {
+    async fn reserve(
+        &self,
+        data_bytes: usize,
+        of_one: &BodiesOfOne,
+    ) -> Result<(OwnedSemaphorePermit, BodyRoom), Failure> {
         let bytes = (data_bytes + CHUNK_OVERHEAD_BYTES).min(self.stream_bytes_max);
         let bytes = u32::try_from(bytes).expect("a chunk has some MiB at most");
         let stream = self.stream_bytes.clone().acquire_many_owned(bytes).await;
         let stream = stream.map_err(|_| Failure::internal("the stream's budget is closed"))?;
-        let Some(node) = self.served.body_memory.room(bytes) else {
-            let limit = self.served.body_memory.bytes_max();
-            let message = format!("this node has {limit} bytes of chunks under way, its limit");
-            return Err(Failure::new(Code::Busy, message));
-        };
-        Ok((stream, node))
+        let node = self.served.body_memory.room(bytes, of_one);
+        Ok((stream, node.map_err(|why| Failure::new(Code::Busy, why.to_string()))?))
     }
 
     /// Later chunks of a block must not be proposed past a refused one, until that one comes again.
     fn remember_failure(&mut self, nonce: Nonce, pending: &Pending) {
         match &pending.outcome {
             Outcome::Refused(failure) => {
-                if self.failed.len() >= FAILED_BLOCKS_MAX {
+                if self.failed.len() >= BLOCKS_MAX {
                     self.failed.clear();
                 }
                 let failed = self.failed.entry(nonce).or_insert_with(|| (pending.seq, failure.clone()));

@@ -1,11 +1,17 @@
 //! One number for the memory of a node's data.
 
-use crate::cluster::{Cluster, DEADLINE, LOOK, Node, bytes, chunk, in_cluster, options};
+use crate::cluster::{Acked, Cluster, DEADLINE, LOOK, Node, bytes, chunk, in_cluster, options};
+use crate::scm::CLUSTER;
 use flotilla_datanode::DatanodeOptions;
 use futures::future::join_all;
-use proto::datanode::ReadRequest;
+use proto::datanode::datanode_client::DatanodeClient;
+use proto::datanode::{ReadChunk, ReadRequest};
+use proto::messages;
+use proto::{Code, Retry};
+use rpc::{Connector, TcpConnector, Windows};
 use std::cell::Cell;
 use tokio::time::Instant;
+use tonic::transport::Endpoint;
 
 const MIB: usize = 1 << 20;
 const MEMORY: usize = 32 * MIB;
@@ -38,6 +44,75 @@ async fn watch(cluster: &Cluster, is_done: &Cell<bool>) -> [usize; 4] {
     most
 }
 
+/// A block of some large messages.
+async fn write_block(cluster: &Cluster, data: &[u8]) -> Acked {
+    let mut block = None;
+    let last = data.chunks(MIB).count() - 1;
+    for (seq, part) in data.chunks(MIB).enumerate() {
+        block = Some(cluster.write(chunk(1, seq as u32, seq * MIB, part, seq == last)).await);
+    }
+    let block = block.expect("it has chunks");
+    cluster.check_block(block.block, block.commit_index, data).await;
+    block
+}
+
+fn all_of(block: &Acked, length: usize) -> ReadRequest {
+    ReadRequest {
+        block: Some(block.block.into()),
+        offset: 0,
+        length: length as u64,
+        commit_index: block.commit_index,
+        message_bytes_max: 0,
+    }
+}
+
+/// Waits until what is read and not taken takes so much memory of a node.
+async fn until_reads(node: &Node, bytes: usize) {
+    let deadline = Instant::now() + DEADLINE;
+    while memory(node)[1] != bytes {
+        assert!(Instant::now() < deadline, "{} bytes are read and not taken", memory(node)[1]);
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// One connection, with windows as small as they may be, of whose answers nothing is taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_nothing_of_a_thousand_reads_stops_none_from_other_addresses() {
+    const READS: usize = 1000;
+    let cluster = Cluster::start(DatanodeOptions { memory_bytes_max: MEMORY, ..options() }).await;
+    let data = bytes(1, 3 * MIB);
+    let block = write_block(&cluster, &data).await;
+    let node = &cluster.nodes[0];
+    let windows = Windows { stream_bytes: 64 << 10, connection_bytes: 64 << 10 };
+    let still = TcpConnector { windows }.connect(&node.address).unwrap();
+    let standing: Vec<_> = (0..READS)
+        .map(|_| {
+            let (channel, request) = (still.clone(), messages::one(all_of(&block, data.len())));
+            tokio::spawn(messages::call::<_, _, ReadChunk>(channel, messages::READ, CLUSTER, request))
+        })
+        .collect();
+    // Half of what readers have, which is a quarter.
+    until_reads(node, MEMORY / 8).await;
+    let near = node.read(block.block, 0, data.len() as u64, block.commit_index).await.unwrap_err();
+    assert_eq!((near.code, near.retry), (Code::Busy, Retry::Elsewhere));
+    let elsewhere = Endpoint::from_shared(format!("http://{}", node.address)).unwrap();
+    let elsewhere = elsewhere.local_address(Some([127, 0, 0, 2].into())).connect().await.unwrap();
+    let mut elsewhere = DatanodeClient::new(elsewhere).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
+    for _ in 0..3 {
+        let read = elsewhere.read(in_cluster(all_of(&block, data.len()))).await.unwrap();
+        let (mut chunks, mut taken) = (read.into_inner(), 0);
+        while let Some(message) = chunks.message().await.unwrap() {
+            assert!(message.data == data[taken..taken + message.data.len()]);
+            taken += message.data.len();
+        }
+        assert_eq!(taken, data.len());
+    }
+    assert!(node.metric("flotilla_datanode_reads_refused_total") > 0);
+    drop((standing, still));
+    until_reads(node, 0).await;
+    cluster.shut_down().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_under_load_stays_within_its_memory_and_gives_it_back() {
     const WRITERS: u128 = 24;
@@ -45,23 +120,12 @@ async fn a_node_under_load_stays_within_its_memory_and_gives_it_back() {
     const READERS: usize = 20;
     let cluster = Cluster::start(DatanodeOptions { memory_bytes_max: MEMORY, ..options() }).await;
     let data = bytes(1, 3 * MIB);
-    let mut block = None;
-    for (seq, part) in data.chunks(MIB).enumerate() {
-        block = Some(cluster.write(chunk(1, seq as u32, seq * MIB, part, seq == 2)).await);
-    }
-    let block = block.expect("it has three chunks");
-    cluster.check_block(block.block, block.commit_index, &data).await;
+    let block = write_block(&cluster, &data).await;
     // Readers who take nothing, and more writers than there is room for: four times the memory in all.
     let mut clients = join_all(cluster.nodes.iter().map(Node::client)).await;
     let mut standing = Vec::new();
     for reader in 0..READERS {
-        let request = ReadRequest {
-            block: Some(block.block.into()),
-            offset: 0,
-            length: data.len() as u64,
-            commit_index: block.commit_index,
-            message_bytes_max: 0,
-        };
+        let request = all_of(&block, data.len());
         standing.push(clients[reader % 3].read(in_cluster(request)).await.unwrap().into_inner());
     }
     let is_done = Cell::new(false);

@@ -65,16 +65,26 @@ async fn a_block_that_was_open_at_the_roll_ends_there() {
     let deadline = Instant::now() + DEADLINE;
     let mut filler = 10;
     // Others fill the container.
-    loop {
+    let after = loop {
         assert!(Instant::now() < deadline, "the roll never came");
         filler += 1;
         let acked = stream.write(chunk(filler, 0, 0, &bytes(7, 300_000), true)).await;
-        if acked.is_ok_and(|acked| acked.block.container > FIRST_CONTAINER) {
-            break;
+        if let Ok(acked) = acked
+            && acked.block.container > FIRST_CONTAINER
+        {
+            break acked;
         }
-    }
+    };
     stream.send(chunk(1, 1, 12, b" the roll", true)).await;
-    let ack = stream.ack().await;
+    let failure = proto::Failure::from(stream.ack().await.error.unwrap());
+    assert_eq!(failure.code, Code::Closed, "{failure}");
+    let next = stream.write(chunk(2, 0, 0, b"next", true)).await.unwrap();
+    assert_eq!(next.commit_index, after.commit_index + 1, "what was refused has no record");
+
+    // A stream that does not know where the block began.
+    let mut other = cluster.leader().await.write_stream().await;
+    other.send(chunk(1, 1, 12, b" the roll", true)).await;
+    let ack = other.ack().await;
     let failure = proto::Failure::from(ack.error.unwrap());
     assert_eq!(failure.code, Code::Closed, "{failure}");
     assert_eq!(

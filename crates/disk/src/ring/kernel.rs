@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use super::transfer::{Answer, Round};
+use super::transfer::{Answer, Durable, Round};
 use crate::direct::Part;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, Probe, opcode, types};
@@ -134,15 +134,16 @@ impl<T> Kernel<T> {
         });
         let first = (slot as u64) << 1 | FIRST;
         match &mut slot_ref.round {
-            Round::Write { part: Part { file, offset, buffers, .. }, after, sync } => {
+            Round::Write { part: Part { file, offset, buffers, .. }, after, durable } => {
                 let count = slot_ref._iovecs.len() as u32; // at most IOVECS_MAX
                 let write = opcode::Writev::new(descriptor(file), slot_ref._iovecs.as_ptr(), count)
                     .offset(*offset)
+                    .rw_flags(if *durable == Durable::ByItself { libc::RWF_DSYNC } else { 0 })
                     .build()
                     .user_data(first);
                 // Only the write that ends it all: the kernel starts the sync when the write has completed in
                 // full.
-                if *sync && after.is_empty() && buffers.len() <= IOVECS_MAX {
+                if *durable == Durable::BySync && after.is_empty() && buffers.len() <= IOVECS_MAX {
                     slot_ref.answers_missing = 2;
                     self.beginning.push(slot);
                     let linked = sync_entry(descriptor(file)).user_data((slot as u64) << 1 | LINKED_SYNC);

@@ -311,8 +311,9 @@ mod tests {
         assert_eq!((read.kind(), health.failure()), (io::ErrorKind::IsADirectory, None));
         let negative = ring.write(&read_only, &name(), u64::MAX, vec![Bytes::from_static(b"x")], true).await;
         assert_eq!((negative.unwrap_err().kind(), health.failure()), (io::ErrorKind::InvalidInput, None));
-        // A pipe cannot be synced: the write is done, the sync fails.
+        // A pipe cannot be synced: the writes are done, the sync fails.
         let (pipe, _other_end) = blocked();
+        ring.write(&pipe, &name(), 0, vec![Bytes::from_static(b"x")], false).await.unwrap();
         let written = ring.write(&pipe, &name(), 0, vec![Bytes::from_static(b"x")], true).await;
         assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert!(health.failure().unwrap().contains("sync x"), "{:?}", health.failure());

@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// One question to the kernel, with all that it needs until it has answered.
 #[derive(Debug)]
 pub(super) enum Round {
-    /// As many of the part's buffers as one call takes; if those are all, nothing comes after it, and it is
-    /// wanted, then a sync.
+    /// As many of the part's buffers as one call takes; if those are all, nothing comes after it, and one is
+    /// to follow, then a sync.
     Write {
         part: Part,
         after: VecDeque<Part>,
-        sync: bool,
+        durable: Durable,
     },
     Sync {
         file: Arc<File>,
@@ -30,6 +30,16 @@ pub(super) enum Round {
         bytes: usize,
         buffer: Vec<u8>,
     },
+}
+
+/// The way in which what is written becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durable {
+    No,
+    /// The write is a synchronous one, which answers once, and covers its own bytes alone.
+    ByItself,
+    /// A sync follows, and covers all of the file.
+    BySync,
 }
 
 /// Bytes or a negative error number, as system calls answer.
@@ -59,17 +69,26 @@ pub(super) enum Step {
 
 impl Next {
     pub(super) fn write(file: &DataFile, offset: u64, buffers: Vec<Bytes>, sync: bool) -> Next {
-        match syscalls::to_offset(offset) {
-            Ok(_) => Next::write_parts(&file.file, file.parts(offset, buffers).into(), sync),
-            Err(error) => Next::Refused(error),
+        if let Err(error) = syscalls::to_offset(offset) {
+            return Next::Refused(error);
         }
+        let parts = file.parts(offset, buffers);
+        let durable = match sync {
+            false => {
+                file.note_unsynced();
+                Durable::No
+            }
+            true if parts.len() == 1 && file.is_synced() => Durable::ByItself,
+            true => Durable::BySync,
+        };
+        Next::write_parts(&file.file, parts.into(), durable)
     }
 
-    fn write_parts(file: &Arc<File>, mut parts: VecDeque<Part>, sync: bool) -> Next {
-        match (parts.pop_front(), sync) {
-            (Some(part), _) => Next::Ask(Round::Write { part, after: parts, sync }),
-            (None, true) => Next::Ask(Round::Sync { file: file.clone() }),
-            (None, false) => Next::Done(Bytes::new()),
+    fn write_parts(file: &Arc<File>, mut parts: VecDeque<Part>, durable: Durable) -> Next {
+        match (parts.pop_front(), durable) {
+            (Some(part), _) => Next::Ask(Round::Write { part, after: parts, durable }),
+            (None, Durable::BySync) => Next::Ask(Round::Sync { file: file.clone() }),
+            (None, Durable::No | Durable::ByItself) => Next::Done(Bytes::new()),
         }
     }
 
@@ -87,7 +106,7 @@ impl Next {
 impl Round {
     pub(super) fn next(self, answer: Answer) -> Next {
         match self {
-            Round::Write { part, after, sync } => next_of_write(part, after, sync, answer),
+            Round::Write { part, after, durable } => next_of_write(part, after, durable, answer),
             Round::Sync { file } => match judge_sync(answer.first) {
                 Ok(_) => Next::Done(Bytes::new()),
                 Err(None) => Next::Ask(Round::Sync { file }),
@@ -102,7 +121,7 @@ impl Round {
     }
 }
 
-fn next_of_write(mut part: Part, after: VecDeque<Part>, sync: bool, answer: Answer) -> Next {
+fn next_of_write(mut part: Part, after: VecDeque<Part>, mut durable: Durable, answer: Answer) -> Next {
     // First: a sync that failed has lost data, whatever became of the write.
     let synced = match answer.sync.map(judge_sync) {
         Some(Err(Some(error))) => return Next::Failed(Step::Sync, error),
@@ -118,15 +137,24 @@ fn next_of_write(mut part: Part, after: VecDeque<Part>, sync: bool, answer: Answ
                 part.file = instead.take(&error);
                 0
             }
+            _ if durable == Durable::ByItself && error.raw_os_error() == Some(libc::EIO) => {
+                return Next::Failed(Step::Sync, error);
+            }
+            // Its bytes are written anew and nothing else was at stake, so that a sync apart shows which of
+            // the two failed.
+            _ if durable == Durable::ByItself => {
+                durable = Durable::BySync;
+                0
+            }
             _ => return Next::Failed(Step::Write, error),
         },
     };
     advance(&mut part.buffers, written);
     part.offset += written as u64;
     if !part.buffers.is_empty() {
-        return Next::Ask(Round::Write { part, after, sync });
+        return Next::Ask(Round::Write { part, after, durable });
     }
-    match Next::write_parts(&part.file, after, sync) {
+    match Next::write_parts(&part.file, after, durable) {
         Next::Ask(Round::Sync { .. }) if synced => Next::Done(Bytes::new()),
         next => next,
     }
@@ -170,16 +198,18 @@ fn advance(buffers: &mut Vec<Bytes>, mut bytes: usize) {
 
 #[cfg(test)]
 mod tests {
+    use super::Durable::{ByItself, BySync, No};
     use super::*;
 
     fn file() -> Arc<File> {
         Arc::new(tempfile::tempfile().unwrap())
     }
 
-    fn write(sync: bool) -> Round {
+    fn write(durable: Durable) -> Round {
         let buffers = vec![Bytes::from_static(b"abc"), Bytes::new(), Bytes::from_static(b"defg")];
         let file = DataFile::new(tempfile::tempfile().unwrap(), Arc::default());
-        let Next::Ask(round) = Next::write(&file, 100, buffers, sync) else { panic!("there is work") };
+        let parts = file.parts(100, buffers).into();
+        let Next::Ask(round) = Next::write_parts(&file.file, parts, durable) else { panic!("there is work") };
         round
     }
 
@@ -190,9 +220,9 @@ mod tests {
     /// The next question, or the outcome, in words.
     fn told(next: Next) -> String {
         match next {
-            Next::Ask(Round::Write { part, sync, .. }) => {
+            Next::Ask(Round::Write { part, durable, .. }) => {
                 let bytes = String::from_utf8(part.buffers.concat()).unwrap();
-                format!("write {bytes} at {}, sync {sync}", part.offset)
+                format!("write {bytes} at {}, {durable:?}", part.offset)
             }
             Next::Ask(Round::Sync { .. }) => "sync".to_owned(),
             Next::Ask(Round::Read { buffer, .. }) => format!("read after {}", buffer.len()),
@@ -203,28 +233,57 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_is_written_next_and_synced_after_it() {
-        let check = |sync, answer, expected: &str| assert_eq!(told(write(sync).next(answer)), expected);
-        check(false, answer(7, None), "done 0");
-        check(false, answer(3, None), "write defg at 103, sync false");
-        check(false, answer(4, None), "write efg at 104, sync false");
-        check(true, answer(7, 0), "done 0");
-        check(true, answer(7, -libc::ECANCELED), "sync");
-        check(true, answer(7, None), "sync");
-        check(true, answer(1, -libc::ECANCELED), "write bcdefg at 101, sync true");
-        check(true, answer(1, 0), "write bcdefg at 101, sync true");
-        check(true, answer(-libc::EINTR, -libc::ECANCELED), "write abcdefg at 100, sync true");
-        check(false, answer(-libc::EAGAIN, None), "write abcdefg at 100, sync false");
+    fn what_was_not_written_is_written_next_and_made_durable_as_the_rest() {
+        let check = |durable, answer, expected: &str| {
+            assert_eq!(told(write(durable).next(answer)), expected);
+        };
+        check(No, answer(7, None), "done 0");
+        check(No, answer(3, None), "write defg at 103, No");
+        check(No, answer(4, None), "write efg at 104, No");
+        check(No, answer(-libc::EAGAIN, None), "write abcdefg at 100, No");
+        check(BySync, answer(7, 0), "done 0");
+        check(BySync, answer(7, -libc::ECANCELED), "sync");
+        check(BySync, answer(7, None), "sync");
+        check(BySync, answer(1, -libc::ECANCELED), "write bcdefg at 101, BySync");
+        check(BySync, answer(1, 0), "write bcdefg at 101, BySync");
+        check(BySync, answer(-libc::EINTR, -libc::ECANCELED), "write abcdefg at 100, BySync");
+        check(ByItself, answer(7, None), "done 0");
+        check(ByItself, answer(4, None), "write efg at 104, ByItself");
+        check(ByItself, answer(-libc::EINTR, None), "write abcdefg at 100, ByItself");
+    }
+
+    #[test]
+    fn a_write_covers_its_own_bytes_only_where_no_others_of_the_file_wait_for_a_sync() {
+        let durable = |file: &DataFile, offset, sync| match Next::write(
+            file,
+            offset,
+            vec![Bytes::from(vec![1; 100 << 10])],
+            sync,
+        ) {
+            Next::Ask(Round::Write { durable, .. }) => durable,
+            other => panic!("{other:?}"),
+        };
+        let file = DataFile::new(tempfile::tempfile().unwrap(), Arc::default());
+        assert_eq!(durable(&file, 0, true), ByItself);
+        // What goes around the page cache has a part on each side that does not.
+        let parts = file.parts(100, vec![Bytes::from(vec![1; 100 << 10])]).len();
+        assert_eq!(durable(&file, 100, true), if parts == 1 { ByItself } else { BySync });
+        assert_eq!(durable(&file, 0, false), No);
+        assert_eq!(durable(&file, 0, true), BySync);
     }
 
     #[test]
     fn errors_name_what_failed() {
-        let check = |sync, answer, expected: &str| assert_eq!(told(write(sync).next(answer)), expected);
-        check(true, answer(-libc::ENOSPC, -libc::ECANCELED), "Write StorageFull");
-        check(true, answer(-libc::ENOSPC, -libc::EIO), "Sync Uncategorized");
-        check(true, answer(7, -libc::EIO), "Sync Uncategorized");
-        check(true, answer(2, -libc::EIO), "Sync Uncategorized");
-        check(false, answer(0, None), "Write WriteZero");
+        let check = |durable, answer, expected: &str| {
+            assert_eq!(told(write(durable).next(answer)), expected);
+        };
+        check(BySync, answer(-libc::ENOSPC, -libc::ECANCELED), "Write StorageFull");
+        check(BySync, answer(-libc::ENOSPC, -libc::EIO), "Sync Uncategorized");
+        check(BySync, answer(7, -libc::EIO), "Sync Uncategorized");
+        check(BySync, answer(2, -libc::EIO), "Sync Uncategorized");
+        check(No, answer(0, None), "Write WriteZero");
+        check(ByItself, answer(-libc::EIO, None), "Sync Uncategorized");
+        check(ByItself, answer(-libc::ENOSPC, None), "write abcdefg at 100, BySync");
         let sync = |first| told(Round::Sync { file: file() }.next(answer(first, None)));
         assert_eq!(
             (sync(0), sync(-libc::EIO), sync(-libc::EINTR)),

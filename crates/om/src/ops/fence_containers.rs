@@ -1,10 +1,10 @@
 //! From here on the group takes no block of these containers that it does not name already: what nobody names of them,
 //! nobody ever will ([`crate::sweep`]).
 //!
-//! The root numbers its fences, and each look at which it makes some, or none. Any other group notes up to which number it has all of them: before it has, it takes no
-//! bucket ([`Apply::check_fenced`]), so that a group that is made later takes no block either that others were asked
-//! about. A group that was reset, or restored, may have lost fences, and does not know which: until it has all again it
-//! takes no block that it does not name.
+//! The root numbers its fences, and each look at which it makes some, or none. Any other group notes up to which number it
+//! has all of them: before it has, it takes no bucket ([`Apply::check_fenced`]), so that a group that is made later takes
+//! no block either that others were asked about. A group that was reset, or restored, may have lost fences, and does not
+//! know which: until it has all again it takes no block that it does not name.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::blocks::{BlockKey, NamingRows};

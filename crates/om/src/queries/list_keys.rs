@@ -18,6 +18,10 @@ impl Query for ListKeys {
     type Response = ListKeysResponse;
     const REACH: Reach = Reach::Page;
 
+    fn may_any_member_answer(request: &ListKeysRequest) -> bool {
+        request.any_member
+    }
+
     fn read(db: &Db, place: Option<InGroup>, request: ListKeysRequest) -> Result<ListKeysResponse, Refusal> {
         let limit = page_limit(request.limit);
         let table = keys_prefix(bucket_number(db, named(place, &request.volume, &request.bucket))?);
@@ -132,6 +136,7 @@ mod tests {
             delimiter: bytes(delimiter),
             after: bytes(after),
             limit,
+            ..ListKeysRequest::default()
         };
         ListKeys::read(&namespace.db, None, request).unwrap()
     }

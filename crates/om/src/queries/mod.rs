@@ -43,6 +43,11 @@ pub(crate) trait Query {
     type Response: Send + 'static;
     const REACH: Reach;
 
+    /// Whether whoever asks takes the answer of a replica that does not lead, too.
+    fn may_any_member_answer(_: &Self::Request) -> bool {
+        false
+    }
+
     fn read(db: &Db, place: Option<InGroup>, request: Self::Request) -> Result<Self::Response, Refusal>;
 }
 

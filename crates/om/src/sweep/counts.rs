@@ -67,6 +67,14 @@ struct State {
     requested: Requested,
 }
 
+impl State {
+    /// What is left at the end of a leader: as its counters, the last failure is one of the process.
+    fn forgotten(&mut self) -> State {
+        let last_failure = std::mem::take(&mut self.last_failure);
+        State { last_failure, last_failure_ms: self.last_failure_ms, ..State::default() }
+    }
+}
+
 /// What the last look at all containers has shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Look {
@@ -103,12 +111,12 @@ impl SweepCounts {
     pub(super) fn begin(&self) {
         self.change(|state| {
             let requested = std::mem::take(&mut state.requested);
-            *state = State { is_leader: true, requested, ..State::default() };
+            *state = State { is_leader: true, requested, ..state.forgotten() };
         });
     }
 
     pub(super) fn end(&self) {
-        self.change(|state| *state = State::default());
+        self.change(|state| *state = state.forgotten());
     }
 
     pub(super) fn pause(&self, why: &str) {
@@ -254,5 +262,16 @@ mod tests {
         assert_eq!(told(&counts), (100, 300));
         counts.end();
         assert_eq!(told(&counts), (0, 0), "another leader looks for itself");
+    }
+
+    #[test]
+    fn a_failure_that_is_counted_is_told_of_after_its_leader_too() {
+        let counts = SweepCounts::default();
+        counts.begin();
+        counts.note_failure("no disk".to_owned(), 7);
+        counts.end();
+        counts.begin();
+        let last = counts.change(|state| (state.last_failure.clone(), state.last_failure_ms));
+        assert_eq!((counts.failed.get(), last), (1, ("no disk".to_owned(), 7)));
     }
 }

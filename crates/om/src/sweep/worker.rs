@@ -10,6 +10,7 @@ use crate::replica::Replica;
 use crate::tables::{FENCED_PREFIX, ROOT, decode};
 use crate::upgrade::rows;
 use futures::future::join_all;
+use planted::Bug;
 use proto::Failure;
 use proto::om::{FenceContainersResponse, GroupSeen, StopSweepCommand, SweepStop, SweptContainer};
 use proto::scm::ContainerState;
@@ -307,7 +308,7 @@ impl Worker {
             return Ok(());
         }
         let known = self.sweep.fences_known(before, number).await?;
-        if known <= before {
+        if known <= before || planted::has(Bug::LessIsOverlooked) {
             return Ok(());
         }
         let why = format!(

@@ -2,7 +2,7 @@
 
 use crate::scripted_scm::ScriptedScm;
 use crate::server::{CLUSTER, DEADLINE, Server, anew, commit, log_options, open_disk, request};
-use client::{Client, ClientError, ClientOptions};
+use client::{Client, ClientError, ClientOptions, OmReads};
 use disk::RealDisk;
 use proto::om::*;
 use proto::scm::OmMember;
@@ -168,6 +168,54 @@ async fn a_group_that_grew_to_three_goes_on_when_its_leader_stops() {
     cluster.stop_all().await;
 }
 
+/// Whether a member says that it cannot know what is so at present.
+fn knows_nothing(failure: &Failure) -> bool {
+    matches!(failure.code, Code::NotLeader | Code::Unavailable | Code::NotYet)
+}
+
+/// Asks a member until it knows: on a busy machine others are elected meanwhile.
+async fn until_known<T>(ask: impl AsyncFn() -> Result<T, Failure>) -> T {
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(failure) => assert!(knows_nothing(&failure) && Instant::now() < give_up, "{failure}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_does_not_lead_answers_where_any_may_and_with_nothing_old() {
+    const WRITES: u64 = 30;
+    let mut cluster = Cluster::of(3).await;
+    let scm = cluster.scm.address.clone();
+    let client = Client::connect(ClientOptions { scm, ..ClientOptions::default() });
+    for number in 0..WRITES {
+        let CommitKeyRequest { volume, bucket, key, .. } = commit("key", number);
+        client.commit_key(&volume, &bucket, key.unwrap(), None).await.unwrap();
+        for server in cluster.servers.values() {
+            let found = until_known(async || server.lookup_at_any("key").await).await;
+            let listed = until_known(async || server.list_at_any().await).await;
+            let expected = format!("etag-{number}");
+            assert_eq!((&found.etag, &listed[0].etag, listed.len()), (&expected, &expected, 1));
+        }
+    }
+    let by_followers: u64 = cluster.servers.values().map(Server::reads_as_follower).sum();
+    assert!(by_followers > WRITES, "{by_followers}");
+
+    // Who does not say so wants the leader; and alone no member knows whether what it has is old.
+    let leader = cluster.leader().await;
+    let [first, second] = [1, 2].map(|after| (leader + after) % 3);
+    assert!(knows_nothing(&cluster.servers[&first].lookup("key").await.unwrap_err()));
+    drop(client);
+    cluster.stop(second).await;
+    cluster.servers.remove(&leader).unwrap().vanish().await;
+    let refused = cluster.servers[&first].lookup_at_any("key").await.unwrap_err();
+    assert!(knows_nothing(&refused), "{refused}");
+    cluster.stop_all().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_directory_comes_back_as_another_replica_by_a_snapshot() {
     let mut cluster = Cluster::of(3).await;
@@ -304,11 +352,13 @@ async fn a_group_that_is_not_founded_serves_nobody() {
 async fn clients_hear_of_no_error_when_the_leader_vanishes_and_each_of_their_changes_is_made_once() {
     let mut cluster = Cluster::of(3).await;
     let scm = cluster.scm.address.clone();
-    let client = Client::connect(ClientOptions { scm, ..ClientOptions::default() });
+    let reads = |om_reads| ClientOptions { scm: scm.clone(), om_reads, ..ClientOptions::default() };
+    let clients = [OmReads::Leader, OmReads::Any].map(reads).map(Client::connect);
     let (is_over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let writers: Vec<_> = (0..4u64)
         .map(|writer| {
-            let (client, is_over, done) = (client.clone(), is_over.clone(), done.clone());
+            let client = clients[writer as usize % clients.len()].clone();
+            let (is_over, done) = (is_over.clone(), done.clone());
             tokio::spawn(async move {
                 let mut written = 0;
                 while !is_over.load(Ordering::Relaxed) {
@@ -348,7 +398,7 @@ async fn clients_hear_of_no_error_when_the_leader_vanishes_and_each_of_their_cha
         written += writer.await.unwrap();
     }
     assert_eq!(cluster.servers[&cluster.leader().await].list(1000).await.len(), written);
-    drop(client);
+    drop(clients);
     cluster.stop_all().await;
 }
 

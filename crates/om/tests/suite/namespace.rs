@@ -102,7 +102,10 @@ async fn keys_are_looked_up_many_at_a_time_while_the_answer_has_room() {
     key.size = 500_000;
     server.commit(large).await.unwrap();
     let look_up = async |keys: &[&str]| {
-        let request = LookupKeysRequest { lookups: keys.iter().map(|key| lookup(key)).collect() };
+        let request = LookupKeysRequest {
+            lookups: keys.iter().map(|key| lookup(key)).collect(),
+            ..LookupKeysRequest::default()
+        };
         let mut client = server.client.clone().max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
         let answer = client.lookup_keys(request).await.map_err(Failure::from)?.into_inner();
         let etag = |reply: LookupReply| {
@@ -121,7 +124,8 @@ async fn keys_are_looked_up_many_at_a_time_while_the_answer_has_room() {
     assert_eq!(look_up(&["small"; 64]).await.unwrap(), vec![one(); 64]);
     assert_eq!(look_up(&["small"; 65]).await.unwrap_err().code, Code::TooLarge);
     let elsewhere = Lookup { place: Some(BucketPlace { group: 9, number: 1, epoch: 0 }), ..lookup("small") };
-    let of_two_groups = LookupKeysRequest { lookups: vec![lookup("small"), elsewhere] };
+    let of_two_groups =
+        LookupKeysRequest { lookups: vec![lookup("small"), elsewhere], ..LookupKeysRequest::default() };
     let failure = server.client.clone().lookup_keys(of_two_groups).await.map_err(Failure::from).unwrap_err();
     assert_eq!(failure.code, Code::Invalid);
     server.stop().await;

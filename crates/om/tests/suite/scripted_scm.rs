@@ -82,7 +82,12 @@ impl Record {
 
     fn view(&self) -> ClusterView {
         let leader_om = self.leader().map_or(0, |(om, _)| om);
-        let view = |group: &OmGroup| OmGroupView { group: 0, members: group.members.clone(), leader_om };
+        let view = |group: &OmGroup| OmGroupView {
+            group: 0,
+            members: group.members.clone(),
+            leader_om,
+            keys_bits: Some(0),
+        };
         let om_groups = self.group.iter().map(view).collect();
         ClusterView { cluster: self.cluster.clone(), om_groups, ..ClusterView::default() }
     }

@@ -121,30 +121,30 @@ impl Server {
         }
     }
 
-    /// Entries of the log that were applied, and the commands in them.
-    pub(crate) fn entries(&self) -> (u64, u64) {
+    /// A metric, with its labels, as Prometheus would see it now.
+    fn metric(&self, name: &str) -> u64 {
         let mut exposition = Exposition::default();
         self.om.expose(&mut exposition);
         let text = exposition.finish();
-        let value = |name: &str| -> u64 {
-            let line = format!("flotilla_om_entry_commands_{name} ");
-            let value = text.lines().find_map(|found| found.strip_prefix(&line));
-            value.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
-        };
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+
+    /// Entries of the log that were applied, and the commands in them.
+    pub(crate) fn entries(&self) -> (u64, u64) {
+        let value = |name: &str| self.metric(&format!("flotilla_om_entry_commands_{name}"));
         (value("count"), value("sum"))
     }
 
-    /// Keys and bytes of bucket `photos`, as Prometheus would see them now.
+    /// Keys and bytes of bucket `photos`.
     pub(crate) fn photos(&self) -> (u64, u64) {
-        let mut exposition = Exposition::default();
-        self.om.expose(&mut exposition);
-        let text = exposition.finish();
-        let value = |name: &str| {
-            let line = format!("flotilla_om_bucket_{name}{{bucket=\"photos\"}} ");
-            let value = text.lines().find_map(|found| found.strip_prefix(&line));
-            value.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
-        };
+        let value = |name: &str| self.metric(&format!("flotilla_om_bucket_{name}{{bucket=\"photos\"}}"));
         (value("keys"), value("bytes"))
+    }
+
+    /// Calls that it answered though it did not lead.
+    pub(crate) fn reads_as_follower(&self) -> u64 {
+        self.metric("flotilla_om_reads_by_followers_total")
     }
 
     pub(crate) async fn stop(self) {
@@ -193,6 +193,19 @@ impl Server {
         look_up(&self.client, lookup(key)).await
     }
 
+    /// The same, from a member that leads or not.
+    pub(crate) async fn lookup_at_any(&self, key: &str) -> Result<Key, Failure> {
+        look_up_at(&self.client, lookup(key), true).await
+    }
+
+    /// The first keys of `photos`, from a member that leads or not.
+    pub(crate) async fn list_at_any(&self) -> Result<Vec<Key>, Failure> {
+        let (volume, bucket) = ("s3v".into(), "photos".into());
+        let request = ListKeysRequest { volume, bucket, any_member: true, ..ListKeysRequest::default() };
+        let page = self.client.clone().list_keys(request).await?.into_inner();
+        Ok(page.entries.into_iter().map(key_of).collect())
+    }
+
     /// All keys of `photos`, by pages of `limit`.
     pub(crate) async fn list(&self, limit: u32) -> Vec<Key> {
         let mut keys = Vec::new();
@@ -201,15 +214,19 @@ impl Server {
             let (volume, bucket) = ("s3v".into(), "photos".into());
             let request = ListKeysRequest { volume, bucket, after, limit, ..ListKeysRequest::default() };
             let page = self.client.clone().list_keys(request).await.unwrap().into_inner();
-            keys.extend(page.entries.into_iter().map(|listed| match listed.entry {
-                Some(listed_key::Entry::Key(key)) => key,
-                other => panic!("expected a key, got {other:?}"),
-            }));
+            keys.extend(page.entries.into_iter().map(key_of));
             if !page.truncated {
                 return keys;
             }
             after = page.next_after;
         }
+    }
+}
+
+fn key_of(listed: ListedKey) -> Key {
+    match listed.entry {
+        Some(listed_key::Entry::Key(key)) => key,
+        other => panic!("expected a key, got {other:?}"),
     }
 }
 
@@ -238,7 +255,11 @@ pub(crate) fn lookup(key: &str) -> Lookup {
 }
 
 pub(crate) async fn look_up(client: &Client, lookup: Lookup) -> Result<Key, Failure> {
-    let request = LookupKeysRequest { lookups: vec![lookup] };
+    look_up_at(client, lookup, false).await
+}
+
+async fn look_up_at(client: &Client, lookup: Lookup, any_member: bool) -> Result<Key, Failure> {
+    let request = LookupKeysRequest { lookups: vec![lookup], any_member };
     let replies = client.clone().lookup_keys(request).await?.into_inner().replies;
     replies.into_iter().next().and_then(|reply| reply.result).expect("a lookup has an answer").into()
 }

@@ -25,7 +25,7 @@ fn answered(bug: Option<Bug>) -> Vec<&'static str> {
         let mut stranger = OmClient::with_interceptor(channel.unwrap(), name_another as NameCluster);
         let (volume, bucket) = (|| "s3v".to_owned(), || "photos".to_owned());
         let head = HeadBucketRequest { volume: volume(), bucket: bucket() };
-        let lookup = LookupKeysRequest { lookups: vec![lookup("a")] };
+        let lookup = LookupKeysRequest { lookups: vec![lookup("a")], any_member: false };
         let put = Change::of(commit("b", 2), RequestId(7), Duration::ZERO, None);
         let calls = [
             ("head", stranger.head_bucket(head).await.map(drop)),

@@ -9,7 +9,7 @@ use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::{Applied, Committed, StateMachine};
 use bytes::Bytes;
 use disk::Disk;
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, StoredMembership};
@@ -208,8 +208,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
     where
         Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
     {
-        let mut chunks = entries.ready_chunks(APPLY_COUNT_MAX);
-        while let Some(chunk) = chunks.next().await {
+        let mut entries = entries.fuse();
+        while let Some(first) = entries.next().await {
+            let chunk = ready_with(first, &mut entries);
             for (entry, _) in chunk.iter().flatten() {
                 if let EntryPayload::Membership(membership) = &entry.payload {
                     self.note(membership).await?;
@@ -273,6 +274,18 @@ impl RaftStateMachine<TypeConfig> for Machine {
         };
         Ok(store.current().map(|stored| stored.for_openraft()))
     }
+}
+
+/// An entry and those that are ready behind it. (`ready_chunks` would make room for the most there may be, 216 KiB,
+/// each time.)
+fn ready_with<T>(first: T, entries: &mut (impl Stream<Item = T> + Unpin)) -> Vec<T> {
+    let mut ready = vec![first];
+    while ready.len() < APPLY_COUNT_MAX
+        && let Some(Some(next)) = entries.next().now_or_never()
+    {
+        ready.push(next);
+    }
+    ready
 }
 
 pub(crate) enum Builder {

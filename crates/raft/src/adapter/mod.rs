@@ -4,8 +4,10 @@
 pub(crate) mod alive;
 pub(crate) mod config;
 pub(crate) mod encoding;
+mod ids;
 pub(crate) mod machine;
 pub(crate) mod queue;
+mod ride;
 pub(crate) mod runtime;
 pub(crate) mod terms;
 pub(crate) mod type_config;

@@ -1,11 +1,13 @@
 //! The types that openraft is instantiated with.
 
+use crate::adapter::ids::LeaderId;
+pub(crate) use crate::adapter::ids::RaftLogId;
 use crate::counts::Share;
 use crate::{Command, Member};
 use bytes::Bytes;
 use openraft::errors::ClientWriteError;
 use openraft::raft::{ClientWriteResponse, ClientWriteResult};
-use openraft::type_config::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf, StoredMembershipOf, VoteOf};
+use openraft::type_config::alias::{CommittedLeaderIdOf, EntryOf, StoredMembershipOf, VoteOf};
 use openraft::{Membership, OptionalSend, RaftTypeConfig};
 use raftlog::Place;
 use std::fmt;
@@ -22,7 +24,7 @@ impl RaftTypeConfig for TypeConfig {
     type NodeId = u64;
     type Node = Peer;
     type Term = u64;
-    type LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>;
+    type LeaderId = LeaderId;
     type Vote = openraft::impls::Vote<Self::LeaderId>;
     type Payload = openraft::EntryPayload<Data, u64, Peer>;
     type Entry = openraft::Entry<CommittedLeaderIdOf<Self>, Self::Payload>;
@@ -39,7 +41,6 @@ impl RaftTypeConfig for TypeConfig {
 }
 
 pub(crate) type RaftEntry = EntryOf<TypeConfig>;
-pub(crate) type RaftLogId = LogIdOf<TypeConfig>;
 pub(crate) type RaftVote = VoteOf<TypeConfig>;
 pub(crate) type RaftMembership = Membership<u64, Peer>;
 pub(crate) type RaftStoredMembership = StoredMembershipOf<TypeConfig>;

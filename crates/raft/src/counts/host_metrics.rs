@@ -55,6 +55,9 @@ pub struct GroupMetrics {
     /// Leaders this replica has followed or been, one after the other.
     pub leader_changes: u64,
     pub dozes_ended: u64,
+    /// Messages to followers with entries, and those without: of a commit index that no entry came after.
+    pub appends_sent: u64,
+    pub commits_sent: u64,
     /// Streams to followers that could not be opened or ended with an error.
     pub append_streams_broken: u64,
     /// Times a follower lacked what it had acknowledged.
@@ -124,6 +127,8 @@ impl GroupMetrics {
             elections_won: counts.elections_won.get(),
             leader_changes: counts.leader_changes.get(),
             dozes_ended: counts.woken.get(),
+            appends_sent: counts.appends_sent.get(),
+            commits_sent: counts.commits_sent.get(),
             append_streams_broken: counts.streams_broken.get(),
             follower_logs_reverted: counts.logs_reverted.get(),
             snapshots: None,

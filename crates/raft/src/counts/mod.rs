@@ -32,6 +32,9 @@ pub(crate) struct Counts {
     pub(crate) elections_started: Counter,
     pub(crate) elections_won: Counter,
     pub(crate) leader_changes: Counter,
+    /// Messages to followers with entries, and those that only tell how far the group has committed.
+    pub(crate) appends_sent: Counter,
+    pub(crate) commits_sent: Counter,
     pub(crate) streams_broken: Counter,
     /// Times a follower lacked what it had acknowledged to this leader.
     pub(crate) logs_reverted: Counter,
@@ -57,6 +60,8 @@ impl Counts {
             elections_started: Counter::default(),
             elections_won: Counter::default(),
             leader_changes: Counter::default(),
+            appends_sent: Counter::default(),
+            commits_sent: Counter::default(),
             streams_broken: Counter::default(),
             logs_reverted: Counter::default(),
             woken: Counter::default(),

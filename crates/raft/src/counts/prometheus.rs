@@ -66,6 +66,10 @@ const ELECTIONS: Metric = metric("flotilla_raft_group_elections_total", "Electio
 const WON: Metric = metric("flotilla_raft_group_elections_won_total", "Elections this replica won.");
 const LEADER_CHANGES: Metric =
     metric("flotilla_raft_group_leader_changes_total", "Leaders this replica has seen, one after the other.");
+const SENT: Metric = metric(
+    "flotilla_raft_group_appends_sent_total",
+    "Messages to followers: with entries, or with nothing but how far the group has committed.",
+);
 const BROKEN: Metric = metric(
     "flotilla_raft_group_append_streams_broken_total",
     "Streams to followers that could not be opened or broke.",
@@ -176,6 +180,9 @@ impl GroupMetrics {
         ];
         for (reason, count) in refused {
             exposition.counter(PROPOSALS_REFUSED, &[labels[0], ("reason", reason)], count);
+        }
+        for (carries, count) in [("entries", self.appends_sent), ("commit", self.commits_sent)] {
+            exposition.counter(SENT, &[labels[0], ("carries", carries)], count);
         }
         exposition.summary(GROUP_APPEND, &labels, &self.append_nanos);
         exposition.summary(GROUP_APPLY, &labels, &self.apply_nanos);

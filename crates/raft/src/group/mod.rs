@@ -2,6 +2,7 @@ pub(crate) mod everywhere;
 pub(crate) mod parked;
 pub(crate) mod proposal;
 pub(crate) mod reads;
+pub(crate) mod rounds;
 pub(crate) mod status;
 pub(crate) mod transfer;
 pub(crate) mod waiting;
@@ -13,6 +14,7 @@ use crate::adapter::type_config::{Answer, Data};
 use crate::counts::{Counts, Share};
 use crate::group::everywhere::Everywhere;
 use crate::group::parked::{ApplyWaits, Awaited, OVER, Waits};
+use crate::group::rounds::LeaderAsked;
 use crate::idle::doze::Doze;
 use crate::log::room_wait::RoomWait;
 use crate::log::unserved::Unserved;
@@ -57,6 +59,7 @@ pub(crate) struct GroupInner {
     pub(crate) addresses: AddressBook,
     pub(crate) processes: Arc<Processes>,
     pub(crate) standing: Arc<Standing>,
+    /// This replica, where it leads, relies on leases.
     pub(crate) lease_reads: bool,
     pub(crate) clock: Arc<dyn Clock>,
     /// The lot of the whole host.
@@ -67,6 +70,7 @@ pub(crate) struct GroupInner {
     /// Room of the whole host for reads whose leader is being confirmed.
     pub(crate) reads: Arc<Semaphore>,
     pub(crate) reads_max: usize,
+    pub(crate) leader_asked: LeaderAsked,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
     pub(crate) has_snapshots: bool,
@@ -154,6 +158,11 @@ impl Group {
     /// Room for one more read whose leader is being confirmed.
     pub(crate) fn read_permit(&self) -> Result<SemaphorePermit<'_>, ReadIndexError> {
         self.inner.reads.try_acquire().map_err(|_| ReadIndexError::Busy { limit: self.inner.reads_max })
+    }
+
+    /// The questions of this replica to its leader.
+    pub(crate) fn leader_asked(&self) -> &LeaderAsked {
+        &self.inner.leader_asked
     }
 
     pub(crate) fn everywhere(&self) -> &Everywhere {

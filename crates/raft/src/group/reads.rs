@@ -5,14 +5,15 @@ use crate::adapter::type_config::{TypeConfig, member_of};
 use crate::group::Group;
 use crate::group::waiting::WaitError;
 use crate::open_groups::OpenGroups;
-use crate::{Member, ReadIndexError, Role};
+use crate::{GroupStatus, Member, ReadIndexError, Role};
+use futures::TryFutureExt;
 use openraft::errors::{ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::raft::linearizable_read::LinearizerOption;
 use planted::Bug;
-use proto::{Failure, raft as wire};
+use proto::{Code, Failure, raft as wire};
 use std::time::Duration;
 use tokio::time::Instant;
-use types::LogIndex;
+use types::{LogIndex, ReplicaId};
 use wire::read_index_response::Result as Answer;
 
 /// The ways in which a leader makes sure that it still leads.
@@ -57,12 +58,37 @@ impl Group {
 
     /// The last entry that must be applied before a read that begins at this moment.
     async fn read_position(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
-        let status = self.status();
-        match status.leader {
-            Some(leader) if status.role != Role::Leader && leader.replica != self.replica() => {
-                self.read_position_of(leader, policy).await
+        if self.other_leader(&self.status()).is_none() {
+            return self.confirm_leader(policy).await;
+        }
+        let _permit = self.read_permit()?;
+        let group = self.clone();
+        let asked = match policy {
+            ReadPolicy::Index => &self.leader_asked().by_index,
+            ReadPolicy::Lease => &self.leader_asked().by_lease,
+        };
+        asked.join(async move { group.ask_leader(policy).await }).await
+    }
+
+    /// The leader, where that is another replica.
+    fn other_leader(&self, status: &GroupStatus) -> Option<Member> {
+        let is_other = |leader: &&Member| status.role != Role::Leader && leader.replica != self.replica();
+        status.leader.as_ref().filter(is_other).cloned()
+    }
+
+    /// Asks the leader, and where it is replaced meanwhile its successor: one that is paused may not answer for long.
+    async fn ask_leader(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
+        let mut statuses = self.watch();
+        loop {
+            let leader = self.other_leader(&statuses.borrow_and_update());
+            let Some(asked) = &leader else { return self.confirm_leader(policy).await };
+            let is_replaced = |status: &GroupStatus| self.other_leader(status) != leader;
+            tokio::select! {
+                answer = self.read_position_of(asked, policy) => return answer,
+                replaced = statuses.wait_for(is_replaced).map_ok(drop) => {
+                    replaced.map_err(|_| ReadIndexError::Stopped { why: "it was closed".to_owned() })?;
+                }
             }
-            _ => self.confirm_leader(policy).await,
         }
     }
 
@@ -79,10 +105,14 @@ impl Group {
     }
 
     async fn confirm_leader_by(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
+        // openraft, asked to, would still rely on no promise that is older than its own lease.
+        if policy == ReadPolicy::Lease
+            && planted::has(Bug::LeasesNotChecked)
+            && let GroupStatus { role: Role::Leader, committed: Some(committed), .. } = self.status()
+        {
+            return Ok(committed);
+        }
         let option = match policy {
-            ReadPolicy::Lease if planted::has(Bug::LeasesNotChecked) => {
-                LinearizerOption::new(Some(Duration::from_secs(3600)), true)
-            }
             ReadPolicy::Lease if self.lease_reads() => {
                 let (share, of) = LEASE_SHARE;
                 LinearizerOption::new(Some(self.election_max() * share / of), true)
@@ -103,12 +133,15 @@ impl Group {
         }
     }
 
-    async fn read_position_of(&self, leader: Member, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
-        let request =
-            wire::ReadIndexRequest { to: Some(self.address_of(&leader)), lease: policy == ReadPolicy::Lease };
+    async fn read_position_of(
+        &self,
+        leader: &Member,
+        policy: ReadPolicy,
+    ) -> Result<LogIndex, ReadIndexError> {
+        let (to, from) = (Some(self.address_of(leader)), self.replica().0);
+        let request = wire::ReadIndexRequest { to, lease: policy == ReadPolicy::Lease, from };
         let unreachable = |why: String| ReadIndexError::Unreachable { leader: leader.clone(), why };
-        let mut client = self.processes().of(&leader).map_err(unreachable)?.client();
-        let _permit = self.read_permit()?;
+        let mut client = self.processes().of(leader).map_err(unreachable)?.client();
         let answer = client.read_index(request).await;
         let answer = answer.map_err(|status| unreachable(status.message().to_owned()))?.into_inner();
         match answer.result {
@@ -122,12 +155,19 @@ impl Group {
     }
 }
 
-/// The leader's answer to a member that reads.
+/// The leader's answer to a member that reads. Any other replica is refused: nobody sends it entries, and what it has
+/// may be of a log that a forced reset of the group has left.
 pub(crate) async fn answer(
     open_groups: &OpenGroups,
     request: wire::ReadIndexRequest,
 ) -> Result<wire::ReadIndexResponse, Failure> {
     let group = open_groups.addressed(request.to.as_ref())?;
+    let from = ReplicaId(request.from);
+    // 0: of a version that does not say so.
+    if request.from != 0 && group.members().get(from).is_none() {
+        let why = format!("replica {from} is no member of {} that is known here", group.id());
+        return Err(Failure::new(Code::NotFound, why));
+    }
     let policy = if request.lease { ReadPolicy::Lease } else { ReadPolicy::Index };
     let result = match group.confirm_leader(policy).await {
         Ok(index) => Answer::Index(index.0),

@@ -3,18 +3,18 @@ use crate::adapter::machine::Raft;
 use crate::adapter::type_config::RaftVote;
 use crate::counts::HostCounts;
 use crate::open_groups::OpenGroups;
-use crate::snapshot::receiver::receive;
+use crate::snapshot::receiver::{Offered, receive};
 use crate::snapshot::store::SnapshotStore;
 use crate::transport::append_check::check_sender;
 use crate::transport::elections::check_not_lost;
 use crate::transport::refusal::{refused, unread};
 use crate::{GroupStatus, Role};
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use proto::{Code, Failure, raft as wire};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 /// Wishes for pieces that gRPC has not taken yet.
 const ANSWERS_COUNT_MAX: usize = 4;
@@ -24,10 +24,10 @@ const ANSWERS_COUNT_MAX: usize = 4;
 pub(crate) async fn take_offer(
     open_groups: Arc<OpenGroups>,
     counts: Arc<HostCounts>,
-    mut messages: Streaming<wire::SnapshotToFollower>,
+    mut messages: Offered,
 ) -> Result<impl Stream<Item = Result<wire::SnapshotToLeader, Status>>, Status> {
     use wire::snapshot_to_follower::Message::Offer;
-    let first = messages.message().await.map_err(|status| unread(&counts, status))?;
+    let first = messages.try_next().await.map_err(|status| unread(&counts, status))?;
     let Some(Offer(offer)) = first.and_then(|first| first.message) else {
         return Err(refused(&counts, Failure::invalid("a snapshot begins with its offer")));
     };

@@ -6,6 +6,8 @@ use crate::snapshot::manifest::{DecodeError, Manifest, Piece};
 use crate::snapshot::reception::{Mismatch, ReceiveError, Reception};
 use crate::snapshot::store::SnapshotStore;
 use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use proto::raft as wire;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
-use tonic::{Status, Streaming};
+use tonic::Status;
 use wire::snapshot_to_follower::Message as ToFollower;
 use wire::snapshot_to_leader::Message as ToLeader;
 
@@ -30,6 +32,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 const WORKING_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const WORKING_MAX: Duration = Duration::from_secs(600);
 
+/// The leader's messages.
+pub(crate) type Offered = BoxStream<'static, Result<wire::SnapshotToFollower, Status>>;
 /// The way of answers to the leader; the other end is gone when the leader is.
 pub(crate) type Answers = mpsc::Sender<Result<wire::SnapshotToLeader, Status>>;
 
@@ -39,11 +43,11 @@ pub(crate) async fn receive(
     raft: Raft,
     vote: RaftVote,
     manifest: Bytes,
-    messages: Streaming<wire::SnapshotToFollower>,
+    messages: Offered,
     answers: &Answers,
 ) -> Result<(), ReceiveError> {
-    let receiving = Receiving { store, raft, vote, messages, answers };
-    let done = receiving.run(manifest).await?;
+    let receiving = Receiving { store, raft, vote, answers };
+    let done = receiving.run(manifest, messages).await?;
     say(answers, ToLeader::Done(vote_to_wire(&done))).await
 }
 
@@ -51,13 +55,12 @@ struct Receiving<'a> {
     store: Arc<SnapshotStore>,
     raft: Raft,
     vote: RaftVote,
-    messages: Streaming<wire::SnapshotToFollower>,
     answers: &'a Answers,
 }
 
 impl Receiving<'_> {
     /// Answers this replica's vote.
-    async fn run(mut self, encoded: Bytes) -> Result<RaftVote, ReceiveError> {
+    async fn run(self, encoded: Bytes, mut messages: Offered) -> Result<RaftVote, ReceiveError> {
         let (manifest, position) = self.check(&encoded)?;
         self.check_here(&position).await?;
         if self.is_settled(&manifest) {
@@ -69,7 +72,7 @@ impl Receiving<'_> {
             working(self.answers, async { Reception::begin(&store, manifest, encoded).await }).await?;
         let left_bytes = reception.manifest().bytes_from(reception.cursor());
         tracing::info!(group = %self.store.group(), last = id.index.0, left_bytes, "receive a snapshot");
-        match self.fetch(&mut reception).await {
+        match self.fetch(&mut reception, &mut messages).await {
             Ok(()) => {}
             // Nobody is helped by a part of it on a full disk.
             Err(full @ ReceiveError::DiskBecameFull) => {
@@ -142,7 +145,7 @@ impl Receiving<'_> {
     }
 
     /// Asks for the pieces that are missing until none is.
-    async fn fetch(&mut self, reception: &mut Reception) -> Result<(), ReceiveError> {
+    async fn fetch(&self, reception: &mut Reception, messages: &mut Offered) -> Result<(), ReceiveError> {
         let mut wanted: VecDeque<Piece> = VecDeque::new();
         // Pieces on their way behind one that came damaged: they are asked for again after it.
         let mut unwanted_count = 0;
@@ -156,7 +159,7 @@ impl Receiving<'_> {
                 wanted.push_back(piece);
             }
             let Some(&piece) = wanted.front() else { return Ok(()) };
-            let (came, data) = self.next_piece().await?;
+            let (came, data) = self.next_piece(messages).await?;
             if unwanted_count > 0 {
                 unwanted_count -= 1;
                 continue;
@@ -194,11 +197,11 @@ impl Receiving<'_> {
         say(self.answers, ToLeader::Want(wire::SnapshotWant { file, number })).await
     }
 
-    async fn next_piece(&mut self) -> Result<(Piece, Bytes), ReceiveError> {
+    async fn next_piece(&self, messages: &mut Offered) -> Result<(Piece, Bytes), ReceiveError> {
         if self.raft.metrics().borrow_watched().vote > self.vote {
             return Err(ReceiveError::Gone);
         }
-        match tokio::time::timeout(SILENCE_MAX, self.messages.message()).await {
+        match tokio::time::timeout(SILENCE_MAX, messages.try_next()).await {
             Ok(Ok(Some(message))) => match message.message {
                 Some(ToFollower::Piece(wire::SnapshotPiece { file, number, data })) => {
                     Ok((Piece { file, number }, data))

@@ -10,6 +10,7 @@ use crate::transport::refusal::{failed, malformed};
 use openraft::RPCTypes;
 use openraft::errors::{RPCError, StreamingError, Timeout, Unreachable};
 use openraft::raft::SnapshotResponse;
+use proto::messages::Messages;
 use proto::raft as wire;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
 use types::{Clock, ReplicaId};
 use wire::snapshot_to_follower::Message as ToFollower;
 use wire::snapshot_to_leader::Message as ToLeader;
@@ -61,9 +61,7 @@ impl Transfer {
         };
         let first = wire::SnapshotToFollower { message: Some(ToFollower::Offer(offer)) };
         outgoing.try_send(first).expect("a new channel has room");
-        let mut client = self.process.client();
-        let answers = self.heard(client.snapshot(ReceiverStream::new(requests))).await?;
-        let mut answers = answers.into_inner();
+        let mut answers = self.heard(self.process.snapshot(ReceiverStream::new(requests))).await?;
 
         let left = manifest.bytes();
         let sending = self.store.counters.start_sending(ReplicaId(self.to.replica), left);
@@ -99,7 +97,7 @@ impl Transfer {
 
     async fn next(
         &self,
-        answers: &mut Streaming<wire::SnapshotToLeader>,
+        answers: &mut Messages<wire::SnapshotToLeader>,
     ) -> Result<ToLeader, StreamingError<TypeConfig>> {
         let answer = self.heard(answers.message()).await?;
         let ended = || Unreachable::from_string("the follower ended a snapshot's stream");
@@ -166,7 +164,7 @@ mod tests {
     use rpc::TcpConnector;
     use tokio::net::TcpListener;
     use tonic::service::Routes;
-    use tonic::{Request, Response, Status};
+    use tonic::{Request, Response, Status, Streaming};
     use types::{LogId, LogIndex, NodeId, Term};
 
     /// Asks for pieces and takes none of them.

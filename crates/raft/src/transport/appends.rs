@@ -15,8 +15,6 @@ use proto::{Code, Failure, raft as wire};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use wire::append_response::Result as Answer;
 
@@ -65,25 +63,13 @@ pub(crate) async fn append(
         })
     });
 
-    // openraft's stream borrows its `Raft`, so both live in a future of their own, polled with the answers it
-    // makes.
-    let (answers_tx, answers) = mpsc::channel(1);
-    let answering = async move {
-        let mut answers = pin!(raft.stream_append(requests));
-        while let Some(answer) = answers.next().await {
-            let answer = answer.map(|answer| append_response(answer, &doze));
-            let answer = answer.map_err(|error| stopped(id, error).into());
-            if answers_tx.send(answer).await.is_err() {
-                return;
-            }
-        }
-        let refused = refusal.lock().expect("no holder panics").take();
-        if let Some(status) = refused {
-            let _ = answers_tx.send(Err(status)).await;
-        }
-    };
-    let answering = stream::once(answering).filter_map(|()| std::future::ready(None));
-    Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
+    let answers = raft.stream_append(requests).map(move |answer| {
+        let answer = answer.map(|answer| append_response(answer, &doze));
+        answer.map_err(|error| stopped(id, error).into())
+    });
+    let why = stream::once(async move { refusal.lock().expect("no holder panics").take() });
+    let why = why.filter_map(|status| std::future::ready(status.map(Err)));
+    Ok(answers.chain(why).boxed().right_stream())
 }
 
 /// Hands each heartbeat to its group, and answers for all of them together.

@@ -229,7 +229,12 @@ impl NetStreamAppend<TypeConfig> for Client {
                 return Ok(stream::iter([Ok(answer)]).boxed());
             }
             let term = first.vote.leader_id.term;
-            let input = stream::iter([first]).chain(input);
+            let counts = self.counts.clone();
+            let input = stream::iter([first]).chain(input).inspect(move |request| {
+                let sent =
+                    if request.entries.is_empty() { &counts.commits_sent } else { &counts.appends_sent };
+                sent.count();
+            });
             let process = self.process()?;
             let (requests, outgoing) = exchange::channel();
             let opening = process.append(outgoing);

@@ -80,6 +80,14 @@ impl Process {
         async move { messages::call(data, messages::APPEND, "", requests).await.map(Response::new) }
     }
 
+    /// Offers a snapshot. Its address names the cluster.
+    pub(crate) async fn snapshot(
+        &self,
+        messages: ReceiverStream<wire::SnapshotToFollower>,
+    ) -> Result<Messages<wire::SnapshotToLeader>, Status> {
+        messages::call(self.data.clone(), messages::SNAPSHOT, "", messages).await
+    }
+
     pub(crate) fn client(&self) -> RaftTransportClient<Channel> {
         self.client.clone()
     }

@@ -7,18 +7,14 @@ use crate::open_groups::OpenGroups;
 use crate::snapshot::take_offer;
 use crate::transport::refusal::refused;
 use crate::transport::{appends, elections, other_history};
-use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use proto::messages::{self, Messages};
 use proto::raft::raft_transport_server::{RaftTransport, RaftTransportServer};
-use proto::{Code, Failure, raft as wire};
-use std::convert::Infallible;
+use proto::{Answering, CarriesData, Code, DataServer, Failure, raft as wire};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use tonic::body::Body;
-use tonic::codegen::{Service as HttpService, http};
-use tonic::server::NamedService;
+use tonic::codegen::http;
 use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Clone)]
@@ -36,43 +32,36 @@ impl Service {
         let answers = appends::append(self.open_groups.clone(), self.counts.clone(), messages);
         stream::once(answers).try_flatten().boxed()
     }
-}
 
-/// The service, whose entries come in without being copied out of their messages.
-#[derive(Clone)]
-pub(crate) struct EntryServer {
-    service: Service,
-    others: RaftTransportServer<Service>,
-}
+    fn take_snapshot(
+        &self,
+        messages: impl Stream<Item = Result<wire::SnapshotToFollower, Status>> + Send + 'static,
+    ) -> BoxStream<'static, Result<wire::SnapshotToLeader, Status>> {
+        let answers = take_offer(self.open_groups.clone(), self.counts.clone(), messages.boxed());
+        stream::once(answers).try_flatten().boxed()
+    }
 
-impl EntryServer {
-    pub(crate) fn new(service: Service) -> EntryServer {
-        let others = RaftTransportServer::new(service.clone())
+    pub(crate) fn into_server(self) -> DataServer<Service, RaftTransportServer<Service>> {
+        let others = RaftTransportServer::new(self.clone())
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        EntryServer { service, others }
+        DataServer::new(self, others)
     }
 }
 
-impl NamedService for EntryServer {
-    const NAME: &'static str = <RaftTransportServer<Service> as NamedService>::NAME;
-}
-
-impl HttpService<http::Request<Body>> for EntryServer {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if request.uri().path() != messages::APPEND {
-            return self.others.call(request);
-        }
-        let entries = Messages::of_request(request.into_body());
-        std::future::ready(Ok(messages::answer(Ok(self.service.take_entries(entries))))).boxed()
+/// Entries and snapshots come in without being copied out of their messages.
+impl CarriesData for Service {
+    fn answer(&self, call: http::Request<Body>) -> Answering {
+        let answer = match call.uri().path() {
+            messages::APPEND => {
+                messages::answer(Ok(self.take_entries(Messages::of_request(call.into_body()))))
+            }
+            messages::SNAPSHOT => {
+                messages::answer(Ok(self.take_snapshot(Messages::of_request(call.into_body()))))
+            }
+            _ => return Err(call),
+        };
+        Ok(std::future::ready(answer).boxed())
     }
 }
 
@@ -106,8 +95,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<Streaming<wire::SnapshotToFollower>>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        let answers = take_offer(self.open_groups.clone(), self.counts.clone(), request.into_inner());
-        Ok(Response::new(stream::once(answers).try_flatten().boxed()))
+        Ok(Response::new(self.take_snapshot(request.into_inner())))
     }
 
     async fn vote(

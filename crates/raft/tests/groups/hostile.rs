@@ -106,7 +106,7 @@ fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
         wire::VoteRequest { to: to.clone(), vote, last: at, pre_vote: false, leadership_transfer: true };
     let hand_over =
         wire::TransferLeaderRequest { to: to.clone(), from_leader: vote, to_replica: 101, last: at };
-    let read_index = wire::ReadIndexRequest { to: to.clone(), lease: false };
+    let read_index = wire::ReadIndexRequest { to: to.clone(), lease: false, from: 101 };
     let dismiss = wire::DismissRequest {
         to: to.clone(),
         dismissal: Some(wire::Dismissal { at, members: vec![101] }),

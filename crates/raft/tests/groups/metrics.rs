@@ -36,13 +36,18 @@ async fn a_group_counts_what_it_does() {
     let led = eventually("all have it all", || {
         let led = of(&cluster, leader, group);
         let is_everywhere = led.followers.len() == 2 && led.followers.iter().all(|it| it.lag == 0);
-        (is_everywhere && led.appends_queued == 0).then_some(led)
+        // The last commit has no entries to ride with.
+        let is_told = led.commits_sent >= 2;
+        (is_everywhere && is_told && led.appends_queued == 0).then_some(led)
     })
     .await;
     assert_eq!((led.status.role, led.proposals_in_flight), (Role::Leader, 0));
     let proposals: u64 = (0..3).map(|n| of(&cluster, n, group).proposals).sum();
     assert!(proposals >= 20, "{proposals}");
     assert_eq!((led.proposal_bytes_in_flight, led.appends_queued), (0, 0));
+    // To two followers, each before the next was proposed.
+    let sent: u64 = (0..3).map(|n| of(&cluster, n, group).appends_sent).sum();
+    assert!(sent >= 40, "{sent}");
     assert_eq!(led.status.committed, led.status.last);
     assert_eq!((led.status.applied, led.purged), (led.status.last, None));
     assert!(led.elections_won >= 1 && led.leader_changes >= led.elections_won, "{led:?}");

@@ -1,11 +1,13 @@
 use crate::cluster::{Cluster, DEADLINE, PATIENT, TIMING, eventually};
+use crate::hostile::{Attacker, address, encode};
 use crate::links::Side;
 use crate::metadata::{GROUP, apply_some, found, group_spec, join, log_spec, member, set_members};
 use crate::partition::Cables;
 use flotilla_raft::{
-    Command, Group, GroupSpec, GroupStart, HostOptions, Member, ReadIndexError, ReadPolicy, Role,
-    SetMembersError, Timing,
+    Command, Group, GroupSpec, GroupStart, HostOptions, Member, PROTOCOL_VERSION, ReadIndexError, ReadPolicy,
+    Role, SetMembersError, Timing,
 };
+use proto::raft as wire;
 use raftlog::LogSpaceOptions;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -53,6 +55,61 @@ async fn a_learner_reads_too_and_a_follower_without_its_leader_says_so_in_time()
     assert!(began.elapsed() < Duration::from_secs(10), "took {:?}", began.elapsed());
     cables.mend(leader);
     drop(learner);
+    cluster.stop().await;
+}
+
+/// A paused leader's sockets stay open, and whoever waits for its answer waits for long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_waits_for_a_leader_that_is_silent_asks_its_successor() {
+    let mut cluster = Cluster::start().await;
+    found(&mut cluster, 3).await;
+    let before = apply_some(&cluster, 5).await;
+    let old = cluster.leader(GROUP).await;
+    let others = [(old + 1) % 3, (old + 2) % 3];
+    cluster.links.isolate(cluster.nodes[old].id);
+    for n in others {
+        let follower = cluster.group(n, GROUP);
+        let index = loop {
+            match follower.read(ReadPolicy::Lease, Instant::now() + DEADLINE).await {
+                Ok(index) => break index,
+                // There was none when it was asked.
+                Err(ReadIndexError::NotLeader { .. }) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(error) => panic!("the others have elected, and it says: {error}"),
+            }
+        };
+        assert!(index >= before);
+    }
+    cluster.links.mend();
+    cluster.stop().await;
+}
+
+/// It may not have heard yet that it is none any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_no_member_any_more_reads_nothing_and_is_told_so_in_time() {
+    let mut cluster = Cluster::start().await;
+    let members = found(&mut cluster, 3).await;
+    apply_some(&cluster, 5).await;
+    let leader = cluster.leader(GROUP).await;
+    let [stays, gone] = [1, 2].map(|after| cluster.group((leader + after) % 3, GROUP));
+    cluster.links.isolate(cluster.nodes[(leader + 2) % 3].id);
+    let left: Vec<_> = members.iter().filter(|member| member.replica != gone.replica()).cloned().collect();
+    set_members(&cluster, &left).await;
+    let index = apply_some(&cluster, 5).await;
+    assert!(stays.read_index().await.expect("a member reads") >= index);
+    // It takes questions again, and gets no entries.
+    cluster.links.mend();
+    let read = gone.read(ReadPolicy::Index, Instant::now() + DEADLINE).await;
+    assert!(read.as_ref().is_err_and(|error| !matches!(error, ReadIndexError::Expired)), "{read:?}");
+
+    let leader = cluster.leader(GROUP).await;
+    let to = address(GROUP, cluster.group(leader, GROUP).replica().0, PROTOCOL_VERSION);
+    let asker = Attacker::new(&cluster, leader).await;
+    for (from, is_told) in [(gone.replica().0, false), (stays.replica().0, true), (0, true)] {
+        let question = encode(&wire::ReadIndexRequest { to: to.clone(), lease: false, from });
+        let answer = asker.send("ReadIndex", vec![question]).await;
+        assert_eq!(answer.is_ok(), is_told, "replica {from}: {answer:?}");
+    }
+    drop([stays, gone]);
     cluster.stop().await;
 }
 
@@ -158,6 +215,27 @@ async fn a_group_without_leases_asks_a_quorum_for_every_read() {
     let read = leading.read(ReadPolicy::Lease, Instant::now() + TIMING.election_max / 2).await;
     assert!(read.is_err(), "nobody confirmed {read:?}");
     cables.mend(leader);
+    drop(leading);
+    cluster.stop().await;
+}
+
+/// As on a virtual machine that is paused: OMs are given `--om-reads majority` there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_clock_is_not_relied_on_asks_a_quorum_though_its_group_has_leases() {
+    let options = HostOptions { leases: false, ..HostOptions::default() };
+    let mut cluster = Cluster::start_with(options, LogSpaceOptions::default()).await;
+    let members: Vec<_> = (0..3).map(|n| member(&cluster, n, 1)).collect();
+    for n in 0..3 {
+        let opened = cluster.open_spec(n, with_leases(&members, n, LONG, true), log_spec()).await;
+        opened.expect("open a first member");
+    }
+    apply_some(&cluster, 5).await;
+    let leader = cluster.leader(GROUP).await;
+    let leading = cluster.group(leader, GROUP);
+    cluster.links.isolate(cluster.nodes[leader].id);
+    let read = leading.read(ReadPolicy::Lease, Instant::now() + LONG.election_max / 4).await;
+    assert!(read.is_err(), "nobody confirmed {read:?}");
+    cluster.links.mend();
     drop(leading);
     cluster.stop().await;
 }

@@ -1,11 +1,12 @@
 use super::head::Kind;
 use super::headers;
-use super::wire::{Over, Wire};
+use super::wire::{Unsent, Wire};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tonic::Status;
 use tonic::codegen::http::{HeaderMap, Response};
@@ -84,8 +85,8 @@ impl<C: Unpin> Body for Incoming<C> {
     }
 }
 
-/// Sends a body to its end, as the peer takes it. `Err`: the call is over.
-pub(super) async fn send<B>(wire: &Wire, id: u32, body: B) -> Result<(), Over>
+/// Sends a body to its end, as the peer takes it; it may take nothing of it for as long as `patience`.
+pub(super) async fn send<B>(wire: &Wire, id: u32, body: B, patience: Duration) -> Result<(), Unsent>
 where
     B: Body<Data = Bytes>,
 {
@@ -95,17 +96,16 @@ where
         let frame = match frame {
             None => return wire.send_last(id),
             Some(Ok(frame)) => frame,
-            Some(Err(_)) => return Err(Over),
+            Some(Err(_)) => return Err(Unsent::Over),
         };
         match frame.into_data() {
             Ok(data) => {
-                wire.send_data(id, data).await?;
-                wire.sent(id).await?;
+                wire.send_data(id, data, patience).await?;
+                wire.sent(id, patience).await?;
             }
             Err(frame) => {
                 let Ok(trailers) = frame.into_trailers() else { continue };
-                let trailers = headers::of_trailers(&trailers).ok_or(Over)?;
-                return wire.send_headers(id, Kind::Trailers, trailers);
+                return wire.send_headers(id, Kind::Trailers, headers::of_trailers(&trailers));
             }
         }
     }

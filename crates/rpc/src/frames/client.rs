@@ -1,8 +1,9 @@
 use super::body::{Call, Event, Events, Incoming, send};
 use super::counts::FrameCounts;
+use super::ends::Ends;
 use super::head::{HELLO_BYTES, Head, Kind, Malformed, heard, hello};
 use super::headers;
-use super::reader::{SILENCE_MAX, Side, read};
+use super::reader::{Ended, SILENCE_MAX, Side, read};
 use super::wire::Wire;
 use super::writer::write;
 use crate::limits::CALLS_PER_CONNECTION_MAX;
@@ -12,6 +13,7 @@ use futures::future::{BoxFuture, FutureExt, Shared};
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -114,11 +116,12 @@ fn not_connected(address: &str, error: io::Error) -> Status {
     status
 }
 
-/// Sends a request's body at once as far as it is there, and the rest beside.
+/// Sends a request's body at once as far as it is there, and the rest beside. A service may hold up its callers for as
+/// long as it likes.
 fn send_beside(wire: Arc<Wire>, id: u32, body: Body) {
     let sender = wire.clone();
     let mut sending = async move {
-        if send(&sender, id, body).await.is_err() {
+        if send(&sender, id, body, Duration::MAX).await.is_err() {
             sender.reset(id);
         }
     }
@@ -153,20 +156,25 @@ impl Connection {
         tcp.write_all(&hello(windows)).await?;
         let mut answer = [0; HELLO_BYTES];
         timeout(SILENCE_MAX, tcp.read_exact(&mut answer)).await??;
-        let refuse = |malformed: Malformed| io::Error::new(io::ErrorKind::InvalidData, malformed);
-        let peer = heard(&answer).map_err(refuse)?;
-        let wire = Arc::new(Wire::new(windows, peer, FrameCounts::of_clients().clone()));
+        let counts = FrameCounts::of_clients();
+        let peer = heard(&answer).map_err(|malformed| {
+            let ended = Ended::from(malformed);
+            counts.ended(ended.end()).count();
+            io::Error::new(io::ErrorKind::InvalidData, ended)
+        })?;
+        let wire = Arc::new(Wire::new(windows, peer, counts.clone()));
         let (input, output) = tcp.into_split();
         let mut tasks = JoinSet::new();
         let (reader, address) = (wire.clone(), address.to_owned());
         tasks.spawn(async move {
+            let mut ends = Ends::of(&reader);
             let ended = read(&reader, input, &mut Answers(&reader)).await;
-            reader.end(&Status::unavailable(format!("the connection to {address} ended: {ended}")));
+            ends.end(ended.end(), format!("the connection to {address} ended: {ended}"));
         });
         let writer = wire.clone();
         tasks.spawn(async move {
-            if let Err(error) = write(&writer, output).await {
-                writer.end(&Status::unavailable(format!("the connection broke: {error}")));
+            if let Err(ended) = write(&writer, output).await {
+                writer.end(&Status::unavailable(format!("the connection ended: {ended}")));
             }
         });
         Ok(Connection { wire, _tasks: tasks })

@@ -7,12 +7,56 @@ const FRAMES: Metric = Metric {
 };
 const WRITES: Metric =
     Metric { name: "flotilla_rpc_frame_writes_total", help: "Writes in which these went together." };
+const ENDED: Metric = Metric {
+    name: "flotilla_rpc_frame_connections_ended_total",
+    help: "Connections of frames that ended, by the end that this process was, and by reason.",
+};
 
-/// Counts of the frames that one end of connections sent.
+/// The reason why a connection ended. Numbers index counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The other side closed it.
+    Closed,
+    /// Reading or writing failed.
+    Broken,
+    /// Nothing came, not even the answer to a ping.
+    Silent,
+    /// Nothing was taken of what is sent.
+    Deaf,
+    /// Calls were given up too quickly.
+    Resets,
+    /// What came is nothing that a peer of ours sends.
+    Malformed,
+    /// The other side speaks another version.
+    Version,
+    /// It did not say hello in time.
+    NoHello,
+    /// This process stops, or nobody needs it any more.
+    Stopping,
+}
+
+impl End {
+    const ALL: [(End, &str); 9] = [
+        (End::Closed, "closed"),
+        (End::Broken, "broken"),
+        (End::Silent, "silent"),
+        (End::Deaf, "deaf"),
+        (End::Resets, "resets"),
+        (End::Malformed, "malformed"),
+        (End::Version, "version"),
+        (End::NoHello, "no_hello"),
+        (End::Stopping, "stopping"),
+    ];
+}
+
+/// Counts of what one end of connections did.
 #[derive(Debug, Default)]
 pub struct FrameCounts {
     pub frames_sent: Counter,
     pub writes: Counter,
+    /// Answers that were given up, as their callers took nothing of them.
+    pub answers_not_taken: Counter,
+    ended: [Counter; End::ALL.len()],
 }
 
 impl FrameCounts {
@@ -22,8 +66,15 @@ impl FrameCounts {
         &OF_CLIENTS
     }
 
+    pub fn ended(&self, end: End) -> &Counter {
+        &self.ended[end as usize]
+    }
+
     pub(crate) fn expose(&self, exposition: &mut Exposition, end: &str) {
         exposition.counter(FRAMES, &[("end", end)], self.frames_sent.get());
         exposition.counter(WRITES, &[("end", end)], self.writes.get());
+        for (reason, name) in End::ALL {
+            exposition.counter(ENDED, &[("end", end), ("reason", name)], self.ended(reason).get());
+        }
     }
 }

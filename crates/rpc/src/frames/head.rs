@@ -1,4 +1,4 @@
-use crate::limits::Windows;
+use crate::limits::{RESETS_PER_SECOND_MAX, Windows};
 use crc32c::crc32c;
 
 /// What each frame begins with: docs/format/frames.md.
@@ -48,8 +48,10 @@ pub(super) enum Malformed {
     Kind(u8),
     #[error("{bytes} bytes in a frame of kind {kind:?}")]
     Bytes { kind: Kind, bytes: u32 },
-    #[error("more was sent than there was room for")]
+    #[error("more was sent than there was room for, or is let be sent than makes sense")]
     Window,
+    #[error("calls were given up too quickly: more than {RESETS_PER_SECOND_MAX} in a second")]
+    Resets,
     #[error("headers that are none")]
     Headers,
     #[error("a frame for a call that cannot be")]
@@ -108,9 +110,9 @@ pub(super) const VERSION: u16 = 1;
 pub(crate) const FIRST_BYTE: u8 = MAGIC[0];
 const MAGIC: &[u8; 8] = b"\xf1lotilla";
 pub(super) const HELLO_BYTES: usize = 24;
-/// The most that a peer may be allowed to send, and the least: some small frames.
+/// The most that a peer may be allowed to send, and the least: what is answered goes on in frames worth their heads.
 const WINDOW_MAX: u32 = 1 << 30;
-const WINDOW_MIN: u32 = 1 << 10;
+const WINDOW_MIN: u32 = 64 << 10;
 
 /// What either side says first: its version, and how much the other one may send.
 pub(super) fn hello(windows: Windows) -> [u8; HELLO_BYTES] {
@@ -190,7 +192,11 @@ mod tests {
         };
         assert_eq!(heard(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap_err(), Malformed::Hello);
         assert_eq!((changed(8, 2), changed(13, 9)), (Malformed::Version(2), Malformed::Checksum));
-        let endless = hello(Windows { stream_bytes: u32::MAX, ..windows });
-        assert_eq!(heard(&endless).unwrap_err(), Malformed::Window);
+        for stream_bytes in [u32::MAX, WINDOW_MAX + 1, WINDOW_MIN - 1, 0] {
+            let hello = hello(Windows { stream_bytes, ..windows });
+            assert_eq!(heard(&hello).unwrap_err(), Malformed::Window, "{stream_bytes}");
+        }
+        let little = Windows { stream_bytes: WINDOW_MIN, connection_bytes: WINDOW_MIN };
+        assert!(heard(&hello(little)).is_ok());
     }
 }

@@ -1,9 +1,15 @@
 use super::head::{META_BYTES_MAX, Malformed};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tonic::Status;
 use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 
 /// What a header takes in memory besides its bytes, roughly; in HTTP/2 it counts as much.
 const HEADER_WEIGHT: usize = 32;
+/// What is left of a status that does not fit: so much of its sentence, and its details if they are no longer than this.
+/// As they travel they take thrice as much, and a third more.
+const SENTENCE_BYTES_MAX: usize = 2 << 10;
+const DETAILS_BYTES_MAX: usize = 4 << 10;
+const _: () = assert!(3 * SENTENCE_BYTES_MAX + 4 * DETAILS_BYTES_MAX / 3 + 1024 < META_BYTES_MAX as usize);
 
 /// A call's path and headers as they travel. `None`: they are too long.
 pub(super) fn of_request<B>(request: &Request<B>) -> Option<Bytes> {
@@ -21,11 +27,10 @@ pub(super) fn request<B>(mut bytes: Bytes, body: B) -> Result<Request<B>, Malfor
     Ok(request)
 }
 
-pub(super) fn of_response<B>(response: &Response<B>) -> Option<Bytes> {
+pub(super) fn of_response<B>(response: &Response<B>) -> Bytes {
     let mut bytes = BytesMut::with_capacity(128);
     bytes.put_u16_le(response.status().as_u16());
-    put_all(&mut bytes, response.headers())?;
-    Some(bytes.freeze())
+    put_status(bytes, response.headers())
 }
 
 pub(super) fn response(mut bytes: Bytes) -> Result<Response<()>, Malformed> {
@@ -36,10 +41,31 @@ pub(super) fn response(mut bytes: Bytes) -> Result<Response<()>, Malformed> {
     Ok(response)
 }
 
-pub(super) fn of_trailers(trailers: &HeaderMap) -> Option<Bytes> {
-    let mut bytes = BytesMut::with_capacity(64);
-    put_all(&mut bytes, trailers)?;
-    Some(bytes.freeze())
+pub(super) fn of_trailers(trailers: &HeaderMap) -> Bytes {
+    put_status(BytesMut::with_capacity(64), trailers)
+}
+
+/// Headers with which a call is answered. How it went is said whatever they are: where they are too long, that alone,
+/// and shorter.
+fn put_status(mut bytes: BytesMut, headers: &HeaderMap) -> Bytes {
+    let begin = bytes.len();
+    if put_all(&mut bytes, headers).is_none() {
+        bytes.truncate(begin);
+        put_all(&mut bytes, &shortened(headers)).expect("it is short");
+    }
+    bytes.freeze()
+}
+
+fn shortened(headers: &HeaderMap) -> HeaderMap {
+    let status = Status::from_header_map(headers);
+    let status = status.unwrap_or_else(|| Status::internal("the headers of the answer are too long"));
+    let (said, details) = (status.message(), status.details());
+    let said = &said[..said.floor_char_boundary(SENTENCE_BYTES_MAX)];
+    let details = if details.len() <= DETAILS_BYTES_MAX { details } else { &[] };
+    let short = Status::with_details(status.code(), said, Bytes::copy_from_slice(details));
+    let mut headers = HeaderMap::new();
+    short.add_header(&mut headers).expect("a sentence can be a header");
+    headers
 }
 
 pub(super) fn of(mut bytes: Bytes) -> Result<HeaderMap, Malformed> {
@@ -62,7 +88,7 @@ fn put_all(bytes: &mut BytesMut, headers: &HeaderMap) -> Option<()> {
         put(bytes, name.as_str().as_bytes())?;
         put(bytes, value.as_bytes())?;
     }
-    (bytes.len() <= META_BYTES_MAX as usize).then_some(())
+    (bytes.len() + headers.len() * HEADER_WEIGHT <= META_BYTES_MAX as usize).then_some(())
 }
 
 fn put(bytes: &mut BytesMut, text: &[u8]) -> Option<()> {
@@ -91,7 +117,7 @@ mod tests {
         let read = request(of_request(&call).unwrap(), ()).unwrap();
         assert_eq!((read.uri(), read.headers()), (call.uri(), call.headers()));
         let answer = Response::builder().status(418).header("grpc-status", "0").body(()).unwrap();
-        let read = response(of_response(&answer).unwrap()).unwrap();
+        let read = response(of_response(&answer)).unwrap();
         assert_eq!((read.status(), read.headers()), (answer.status(), answer.headers()));
     }
 
@@ -104,7 +130,42 @@ mod tests {
         }
         assert_eq!(of(Bytes::from_static(b"\x01\x00 \x00\x00")), Err(Malformed::Headers));
         assert_eq!(of(Bytes::from_static(b"\x01\x00a\x01\x00\n")), Err(Malformed::Headers));
+        let long = Request::builder().header("k", "v".repeat(META_BYTES_MAX as usize)).body(()).unwrap();
+        assert_eq!(of_request(&long), None);
+        let mut many = Request::builder();
+        for n in 0..500 {
+            many = many.header(format!("k{n}"), "v");
+        }
+        assert_eq!(of_request(&many.body(()).unwrap()), None);
+    }
+
+    #[test]
+    fn a_status_that_is_too_long_arrives_as_far_as_it_fits() {
+        let details = |bytes| Bytes::from(vec![1; bytes]);
+        for (what, status, details_left) in [
+            ("a long sentence", Status::aborted("€".repeat(9000)), 0),
+            (
+                "with details",
+                Status::with_details(tonic::Code::NotFound, "é".repeat(9000), details(4000)),
+                4000,
+            ),
+            ("long details", Status::with_details(tonic::Code::NotFound, "none", details(20_000)), 0),
+        ] {
+            let mut trailers = HeaderMap::new();
+            status.add_header(&mut trailers).unwrap();
+            let mut answer = Response::new(());
+            *answer.headers_mut() = trailers.clone();
+            for read in [
+                of(of_trailers(&trailers)),
+                response(of_response(&answer)).map(|read| read.headers().clone()),
+            ] {
+                let read = Status::from_header_map(&read.unwrap()).unwrap();
+                assert_eq!((read.code(), read.details().len()), (status.code(), details_left), "{what}");
+                assert!(!read.message().is_empty() && status.message().starts_with(read.message()), "{what}");
+            }
+        }
         let long = Response::builder().header("k", "v".repeat(META_BYTES_MAX as usize)).body(()).unwrap();
-        assert_eq!(of_response(&long), None);
+        let read = response(of_response(&long)).unwrap();
+        assert_eq!(Status::from_header_map(read.headers()).unwrap().code(), tonic::Code::Internal);
     }
 }

@@ -8,10 +8,13 @@
 mod body;
 mod client;
 mod counts;
+mod ends;
+mod flow;
 mod head;
 mod headers;
 mod queue;
 mod reader;
+mod resets;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -20,6 +23,6 @@ mod writer;
 
 pub(crate) use client::Link;
 pub use client::NotConnected;
-pub use counts::FrameCounts;
+pub use counts::{End, FrameCounts};
 pub(crate) use head::FIRST_BYTE;
 pub(crate) use server::serve;

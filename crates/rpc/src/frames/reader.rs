@@ -1,3 +1,4 @@
+use super::counts::End;
 use super::head::{HEAD_BYTES, Head, Kind, Malformed};
 use super::wire::Wire;
 use crate::limits::{PING_ANSWER_MAX, PING_INTERVAL};
@@ -29,8 +30,23 @@ pub(super) enum Ended {
     Malformed(#[from] Malformed),
     #[error("nothing came for {SILENCE_MAX:?}")]
     Silent,
-    #[error("nothing was taken for {SILENCE_MAX:?}")]
-    Deaf,
+    #[error("nothing was taken for {0:?}")]
+    Deaf(Duration),
+}
+
+impl Ended {
+    /// What is counted of it.
+    pub(super) fn end(&self) -> End {
+        match self {
+            Ended::Closed => End::Closed,
+            Ended::Broken(_) => End::Broken,
+            Ended::Silent => End::Silent,
+            Ended::Deaf(_) => End::Deaf,
+            Ended::Malformed(Malformed::Resets) => End::Resets,
+            Ended::Malformed(Malformed::Version(_)) => End::Version,
+            Ended::Malformed(_) => End::Malformed,
+        }
+    }
 }
 
 /// Does what frames say that only one side of a connection is sent.
@@ -53,7 +69,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
     let mut look = std::pin::pin!(tokio::time::sleep_until(heard + PING_INTERVAL));
     loop {
         if S::HOLDS_BACK && !wire.has_room(SILENCE_MAX).await {
-            return Ended::Deaf;
+            return Ended::Deaf(SILENCE_MAX);
         }
         let room = frames.buffer.capacity() - frames.buffer.len();
         if missing > 0 && room < missing {
@@ -98,6 +114,16 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
     }
 }
 
+fn take_payload(buffer: &mut BytesMut, bytes: usize) -> Bytes {
+    if bytes > COPIED_BYTES_MAX {
+        return buffer.split_to(bytes).freeze();
+    }
+    // `copy_to_bytes` of this buffer would be a part of it.
+    let payload = Bytes::copy_from_slice(&buffer[..bytes]);
+    buffer.advance(bytes);
+    payload
+}
+
 struct Frames<'a, S> {
     wire: &'a Wire,
     side: &'a mut S,
@@ -120,11 +146,7 @@ impl<S: Side> Frames<'_, S> {
                 });
             }
             self.buffer.advance(HEAD_BYTES);
-            let payload = if head.bytes as usize <= COPIED_BYTES_MAX {
-                self.buffer.copy_to_bytes(head.bytes as usize)
-            } else {
-                self.buffer.split_to(head.bytes as usize).freeze()
-            };
+            let payload = take_payload(&mut self.buffer, head.bytes as usize);
             self.take(head, payload)?;
         }
     }
@@ -148,5 +170,24 @@ impl<S: Side> Frames<'_, S> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_payload_does_not_keep_what_was_read_with_it() {
+        let mut buffer = BytesMut::from(&vec![7; 3 * READ_BYTES_MAX][..]);
+        let read = buffer.as_ptr_range();
+        for (bytes, is_part) in
+            [(1, false), (COPIED_BYTES_MAX, false), (COPIED_BYTES_MAX + 1, true), (READ_BYTES_MAX, true)]
+        {
+            let payload = take_payload(&mut buffer, bytes);
+            assert_eq!((payload.len(), read.contains(&payload.as_ptr())), (bytes, is_part));
+        }
+        let taken = 2 + 2 * COPIED_BYTES_MAX + READ_BYTES_MAX;
+        assert_eq!(buffer.len(), 3 * READ_BYTES_MAX - taken);
     }
 }

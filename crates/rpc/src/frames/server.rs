@@ -1,23 +1,27 @@
-use super::body::{Call, Event, Events, Incoming, send};
-use super::counts::FrameCounts;
+use super::body::{Call, Events, Incoming, send};
+use super::counts::{End, FrameCounts};
+use super::ends::Ends;
 use super::head::{HELLO_BYTES, Head, Kind, Malformed, heard, hello};
 use super::headers;
-use super::reader::{Side, read};
-use super::wire::Wire;
-use super::writer::write;
+use super::reader::{Ended, Side, read};
+use super::resets::Resets;
+use super::wire::{Unsent, Wire};
+use super::writer::{NOTHING_TAKEN_MAX, write};
 use crate::limits::CALLS_PER_CONNECTION_MAX;
 use crate::limits::Windows;
 use bytes::Bytes;
+use proto::{Code, Failure, Retry};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::{Request, Response};
+use tonic::codegen::http::{HeaderMap, Request, Response};
 use tonic::transport::server::TcpConnectInfo;
 use tower::{Service, ServiceExt};
 
@@ -42,15 +46,6 @@ impl<S> Calls for S where
 {
 }
 
-/// Ends a connection's calls with it, however it is dropped.
-struct Ends<'a>(&'a Wire);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.end(&Status::unavailable("the process is stopping"));
-    }
-}
-
 /// Answers the calls of one connection until it ends, or until `stop` and all calls are over.
 pub(crate) async fn serve<S: Calls>(
     (mut input, mut output): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin + Send + 'static),
@@ -62,34 +57,40 @@ pub(crate) async fn serve<S: Calls>(
     let windows = Windows::default();
     let mut said = [0; HELLO_BYTES];
     if !matches!(tokio::time::timeout(HELLO_MAX, input.read_exact(&mut said)).await, Ok(Ok(_))) {
+        counts.ended(End::NoHello).count();
         return;
     }
     // One that speaks otherwise hears which version this is.
     if output.write_all(&hello(windows)).await.is_err() {
+        counts.ended(End::Broken).count();
         return;
     }
     let peer = match heard(&said) {
         Ok(peer) => peer,
         Err(malformed) => {
-            tracing::debug!(from = ?from.remote_addr, %malformed, "refuse a connection");
+            let ended = Ended::from(malformed);
+            tracing::debug!(from = ?from.remote_addr, %ended, "refuse a connection");
+            counts.ended(ended.end()).count();
             return;
         }
     };
     let wire = Arc::new(Wire::new(windows, peer, counts));
     let writer = wire.clone();
     let mut writing = JoinSet::new();
-    writing.spawn(async move {
-        if let Err(error) = write(&writer, output).await {
-            writer.end(&Status::unavailable(format!("the connection broke: {error}")));
+    writing.spawn(async move { write(&writer, output).await });
+    let (mut ends, peer) = (Ends::of(&wire), from.remote_addr);
+    let mut calls = Answering { wire: &wire, from, service, resets: Resets::since(Instant::now()) };
+    tokio::select! {
+        ended = read(&wire, input, &mut calls) => {
+            tracing::debug!(from = ?peer, %ended, "a connection ended");
+            ends.end(ended.end(), ended.to_string());
         }
-    });
-    let _ends = Ends(&wire);
-    let mut calls = Answering { wire: &wire, from, service };
-    let why = tokio::select! {
-        ended = read(&wire, input, &mut calls) => ended.to_string(),
-        () = leave(&wire, &stop) => "the process is stopping".to_owned(),
+        Some(Ok(Err(ended))) = writing.join_next() => {
+            tracing::debug!(from = ?peer, %ended, "cannot write to a connection");
+            ends.end(ended.end(), ended.to_string());
+        }
+        () = leave(&wire, &stop) => ends.end(End::Stopping, "the process is stopping".to_owned()),
     };
-    wire.end(&Status::unavailable(why));
     // What it has not written by then it does not write.
     let _ = tokio::time::timeout(FLUSH_MAX, writing.join_next()).await;
 }
@@ -105,6 +106,7 @@ struct Answering<'a, S> {
     wire: &'a Arc<Wire>,
     from: TcpConnectInfo,
     service: S,
+    resets: Resets,
 }
 
 impl<S: Calls> Side for Answering<'_, S> {
@@ -113,12 +115,10 @@ impl<S: Calls> Side for Answering<'_, S> {
     fn on_frame(&mut self, head: Head, payload: Bytes) -> Result<(), Malformed> {
         match head.kind {
             Kind::Open => self.open(head.stream, payload),
-            Kind::Reset => {
-                self.wire
-                    .received(head.stream, Event::Broken(Status::cancelled("the caller gave the call up")))?;
-                self.wire.finish(head.stream);
-                Ok(())
-            }
+            Kind::Reset => match self.wire.given_up(head.stream)? {
+                true => self.resets.count(Instant::now()),
+                false => Ok(()),
+            },
             _ => Err(Malformed::Stream),
         }
     }
@@ -147,12 +147,27 @@ async fn answer<S: Calls>(wire: Arc<Wire>, id: u32, service: S, request: Request
     // Dropped with the task, whoever ends that.
     let call = Call { wire, id, _keeps: () };
     let Ok(response) = service.oneshot(request).await;
-    let Some(head) = headers::of_response(&response) else { return };
-    let sent = match call.wire.send_headers(id, Kind::Answer, head) {
-        Ok(()) => send(&call.wire, id, response.into_body()).await,
-        Err(over) => Err(over),
+    let sending = async {
+        call.wire.send_headers(id, Kind::Answer, headers::of_response(&response))?;
+        send(&call.wire, id, response.into_body(), NOTHING_TAKEN_MAX).await
+    };
+    let sent = match sending.await {
+        Err(Unsent::NotTaken) => {
+            call.wire.counts().answers_not_taken.count();
+            call.wire.send_headers(id, Kind::Trailers, headers::of_trailers(&not_taken()))
+        }
+        sent => sent,
     };
     if sent.is_ok() {
         call.wire.finish(id);
     }
+}
+
+/// The end of an answer that stood still.
+fn not_taken() -> HeaderMap {
+    let why = format!("nothing of this answer was taken for {NOTHING_TAKEN_MAX:?}: ask again for the rest");
+    let failure = Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Busy, why) };
+    let mut trailers = HeaderMap::new();
+    Status::from(failure).add_header(&mut trailers).expect("a sentence can be a header");
+    trailers
 }

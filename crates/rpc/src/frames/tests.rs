@@ -1,6 +1,6 @@
 use super::head::{HEAD_BYTES, HELLO_BYTES, Head, Kind, hello};
-use super::{FrameCounts, Link, headers, serve};
-use crate::limits::Windows;
+use super::{End, FrameCounts, Link, headers, serve};
+use crate::limits::{RESETS_PER_SECOND_MAX, Windows};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream;
@@ -9,21 +9,22 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Request, Response};
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 use tower::{ServiceExt, service_fn};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
 /// A port whose service depends on the path: `/echo` sends back what comes, `/endless` sends on and on, `/never`
-/// answers nothing.
+/// answers nothing, `/refused` has much to say.
 struct Port {
     address: String,
     stop: CancellationToken,
@@ -73,6 +74,12 @@ async fn answer(request: Request<Body>, working: Working) -> Result<Response<Bod
             });
             Body::new(StreamBody::new(frames))
         }
+        "/refused" => {
+            let mut trailers = HeaderMap::new();
+            Status::not_found("no such thing".repeat(10_000)).add_header(&mut trailers).unwrap();
+            let trailers = Ok::<_, Status>(http_body::Frame::trailers(trailers));
+            Body::new(StreamBody::new(stream::iter([trailers])))
+        }
         "/small" => Body::new(StreamBody::new(stream::iter([Ok::<_, Status>(trailers())]))),
         _ => {
             std::future::pending::<()>().await;
@@ -119,13 +126,17 @@ impl Port {
     }
 
     async fn until_working(&self, count: usize) {
-        let until = async {
-            while self.working.load(Ordering::SeqCst) != count {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, until).await.expect("calls that nobody waits for are dropped");
+        until_working(&self.working, count).await;
     }
+}
+
+async fn until_working(working: &AtomicUsize, count: usize) {
+    let until = async {
+        while working.load(Ordering::SeqCst) != count {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, until).await.expect("calls that nobody waits for are dropped");
 }
 
 fn request(path: &str, body: Body) -> Request<Body> {
@@ -170,17 +181,17 @@ async fn bodies_of_all_sizes_come_back_as_they_were() {
     }
 }
 
-/// Windows of a few bytes, so that all of them are used up all the time.
+/// The least windows there may be, so that all of them are used up all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_calls_beside_each_other_share_a_connection_with_little_room() {
     let port = Port::open().await;
-    let link = Link::new(&port.address, Windows { stream_bytes: 3000, connection_bytes: 9000 });
+    let link = Link::new(&port.address, Windows { stream_bytes: 64 << 10, connection_bytes: 128 << 10 });
     let calls = (0..40).map(|n| {
         let link = link.clone();
         tokio::spawn(async move {
             for round in 0..5 {
-                let bytes = bytes_of(n * 10 + round, (n * 7919 + round * 104_729) % 60_000);
-                echo(&link, &bytes, 1 + (n * 631) % 20_000).await;
+                let bytes = bytes_of(n * 10 + round, (n * 7919 + round * 104_729) % 400_000);
+                echo(&link, &bytes, 1 + (n * 6311) % 100_000).await;
             }
         })
     });
@@ -378,11 +389,11 @@ async fn who_asks_on_and_on_and_reads_nothing_is_not_heard_any_more() {
 /// Whatever is missing of an answer, its caller hears that the connection ended.
 #[tokio::test]
 async fn an_answer_that_is_cut_at_any_byte_is_an_error() {
-    let head = headers::of_response(&Response::new(())).unwrap();
+    let head = headers::of_response(&Response::new(()));
     let answer = [
         frame(Kind::Answer, 1, &head, false),
         frame(Kind::Data, 1, b"hello", false),
-        frame(Kind::Trailers, 1, &headers::of_trailers(&HeaderMap::new()).unwrap(), true),
+        frame(Kind::Trailers, 1, &headers::of_trailers(&HeaderMap::new()), true),
     ]
     .concat();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -410,4 +421,131 @@ async fn an_answer_that_is_cut_at_any_byte_is_an_error() {
             false => assert_eq!(heard.unwrap_err().code(), tonic::Code::Unavailable, "cut at {cut}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_refusal_with_more_to_say_than_fits_is_heard_as_one() {
+    let port = Port::open().await;
+    let answer = call(&port.link(), "/refused", Body::empty()).await.unwrap();
+    let trailers = answer.into_body().collect().await.unwrap().trailers().cloned().unwrap();
+    let status = Status::from_header_map(&trailers).unwrap();
+    assert_eq!(status.code(), tonic::Code::NotFound);
+    assert!(status.message().starts_with("no such thingno such thing"), "{}", status.message());
+}
+
+/// A connection within the process, whose time passes while nothing else happens.
+struct Pipe {
+    io: DuplexStream,
+    counts: Arc<FrameCounts>,
+    working: Arc<AtomicUsize>,
+    serving: JoinHandle<()>,
+}
+
+impl Pipe {
+    /// One on which a hello was said that lets as little be sent as any may.
+    async fn open() -> Pipe {
+        Pipe::with_windows(64 << 10).await
+    }
+
+    async fn with_windows(bytes: u32) -> Pipe {
+        let (mut io, theirs) = tokio::io::duplex(MIB);
+        let (counts, working) = (Arc::<FrameCounts>::default(), Arc::<AtomicUsize>::default());
+        let counted = working.clone();
+        let service = service_fn(move |request| answer(request, Working::begin(&counted)));
+        let from = TcpConnectInfo { local_addr: None, remote_addr: None };
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(serve(tokio::io::split(theirs), from, service, counts.clone(), stop));
+        io.write_all(&hello(Windows { stream_bytes: bytes, connection_bytes: bytes })).await.unwrap();
+        io.read_exact(&mut [0; HELLO_BYTES]).await.unwrap();
+        Pipe { io, counts, working, serving }
+    }
+
+    /// The next frame of a kind, while pings are answered.
+    async fn next(&mut self, kind: Kind) -> (Head, Bytes) {
+        loop {
+            let mut head = [0; HEAD_BYTES];
+            self.io.read_exact(&mut head).await.unwrap();
+            let head = Head::decode(&head).unwrap();
+            let mut payload = vec![0; head.bytes as usize];
+            self.io.read_exact(&mut payload).await.unwrap();
+            if head.kind == kind {
+                return (head, payload.into());
+            }
+            if head.kind == Kind::Ping {
+                self.io.write_all(&frame(Kind::Pong, 0, b"", false)).await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_which_nothing_is_taken_ends_with_a_status_and_its_connection_goes_on() {
+    let mut pipe = Pipe::open().await;
+    let begun = Instant::now();
+    for stream in 1..=3 {
+        pipe.io.write_all(&opened(stream, "/endless")).await.unwrap();
+    }
+    for _ in 1..=3 {
+        let (_, trailers) = pipe.next(Kind::Trailers).await;
+        let status = Status::from_header_map(&headers::of(trailers).unwrap()).unwrap();
+        let failure = proto::Failure::from(status);
+        assert_eq!((failure.code, failure.retry), (proto::Code::Busy, proto::Retry::Elsewhere));
+    }
+    let stood = begun.elapsed();
+    assert!((60..65).contains(&stood.as_secs()), "{stood:?}");
+    assert_eq!(pipe.counts.answers_not_taken.get(), 3);
+    until_working(&pipe.working, 0).await;
+    // What is taken slowly is not given up: a frame's worth now and again.
+    pipe.io.write_all(&opened(4, "/endless")).await.unwrap();
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        pipe.io.write_all(&frame(Kind::Credit, 0, &1000u32.to_le_bytes(), false)).await.unwrap();
+        assert_eq!(pipe.next(Kind::Data).await.0.stream, 4);
+    }
+    pipe.io.write_all(&opened(5, "/small")).await.unwrap();
+    assert_eq!(pipe.next(Kind::Trailers).await.0.stream, 5);
+    drop(pipe.io);
+    pipe.serving.await.unwrap();
+    assert_eq!(pipe.counts.ended(End::Closed).get(), 1);
+}
+
+/// One that lets everything be sent, says again and again that it is there, and never reads.
+#[tokio::test(start_paused = true)]
+async fn a_connection_whose_socket_takes_nothing_is_over_with_all_that_waits_for_it() {
+    let mut pipe = Pipe::with_windows(1 << 30).await;
+    for stream in 1..=30 {
+        pipe.io.write_all(&opened(stream, "/endless")).await.unwrap();
+    }
+    let begun = Instant::now();
+    while pipe.io.write_all(&frame(Kind::Ping, 0, b"", false)).await.is_ok() {
+        assert!(begun.elapsed() < DEADLINE, "it goes on");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    let stood = begun.elapsed();
+    assert!((60..70).contains(&stood.as_secs()), "{stood:?}");
+    pipe.serving.await.unwrap();
+    assert_eq!(pipe.counts.ended(End::Deaf).get(), 1);
+    until_working(&pipe.working, 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_more_calls_than_may_be_under_way_in_a_second_is_cut_off() {
+    let mut pipe = Pipe::open().await;
+    let calls = 2 * RESETS_PER_SECOND_MAX - 1;
+    for stream in 1..=calls {
+        if stream == RESETS_PER_SECOND_MAX {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let call = [opened(stream, "/never"), frame(Kind::Reset, stream, b"", false)].concat();
+        pipe.io.write_all(&call).await.unwrap();
+    }
+    pipe.io.write_all(&opened(calls + 1, "/small")).await.unwrap();
+    assert_eq!(pipe.next(Kind::Trailers).await.0.stream, calls + 1, "as many each second are fine");
+    let next = calls + 2;
+    // It may be closed before all is written.
+    let call = [opened(next, "/never"), frame(Kind::Reset, next, b"", false)].concat();
+    let _ = pipe.io.write_all(&call).await;
+    pipe.serving.await.unwrap();
+    assert_eq!(pipe.counts.ended(End::Resets).get(), 1);
+    until_working(&pipe.working, 0).await;
 }

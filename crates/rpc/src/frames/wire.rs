@@ -5,12 +5,12 @@
 
 use super::body::Event;
 use super::counts::FrameCounts;
+use super::flow::{FRAME_COST, Flow};
 use super::head::{DATA_BYTES_MAX, Head, Kind, Malformed};
 use super::queue::{Batch, Place, Queue};
 use crate::limits::Windows;
 use bytes::{Buf, Bytes};
 use proto::{Code, Failure, Retry};
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -22,9 +22,6 @@ use tonic::Status;
 
 /// Data of one stream that waits for the socket; then its body is not asked for more.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
-/// What a frame of data takes of the windows besides its bytes: about what it takes in memory. Without it a peer could
-/// fill memory with frames of one byte.
-const FRAME_COST: u32 = 64;
 
 pub(super) struct Wire {
     state: Mutex<State>,
@@ -34,9 +31,8 @@ pub(super) struct Wire {
     emptied: Notify,
     /// Something was written.
     drained: Notify,
-    /// What the peer may send, and we.
-    windows: Windows,
-    peer: Windows,
+    /// What the peer may send on each call, and we.
+    stream_bytes: (u32, u32),
     counts: Arc<FrameCounts>,
 }
 
@@ -45,14 +41,10 @@ struct State {
     /// The highest number of a call so far.
     last: u32,
     queue: Queue,
-    /// What may be sent on all streams together.
-    credit: u32,
+    /// Room on all streams together.
+    flow: Flow,
     /// The streams that wait for that, or for the queue to get short.
     starved: BTreeSet<u32>,
-    /// What the peer may send on all streams together.
-    window: u32,
-    /// What was taken of that and is not yet given back.
-    owed: u32,
     /// The server takes no calls any more.
     is_leaving: bool,
     end: Option<Status>,
@@ -76,11 +68,9 @@ impl State {
 /// A call under way.
 struct Stream {
     events: UnboundedSender<Event>,
-    /// What may be sent.
-    credit: u32,
-    /// What the peer may send, until it said that it sends no more.
-    window: Option<u32>,
-    owed: u32,
+    flow: Flow,
+    /// The peer said that it sends no more data.
+    has_ended: bool,
     /// Bytes of its data that wait for the socket.
     queued: usize,
     /// Its frames among the large ones of the queue.
@@ -103,21 +93,13 @@ fn not_taken(code: Code, why: String) -> Status {
     Failure { retry: Retry::Elsewhere, ..Failure::new(code, why) }.into()
 }
 
-/// Whether a frame may be sent. One that fits into half the window waits until it can go in one piece: who has taken
-/// all that was sent has said so by then.
-fn has_credit(credit: u32, wanted: u32, window: u32) -> bool {
-    let whole = wanted + FRAME_COST;
-    credit >= whole || whole > window / 2 && credit > FRAME_COST
+/// The reason why no more of a body is sent.
+pub(super) enum Unsent {
+    /// The call is over: nobody takes it.
+    Over,
+    /// Nothing of it was taken for as long as that may be.
+    NotTaken,
 }
-
-/// Whether room that was taken and is free again is to be given back: half of the window, or anything where the peer
-/// may be waiting for it. (Of a connection's window streams that nobody reads may hold the rest.)
-fn is_due(owed: u32, left: u32, window: u32) -> bool {
-    owed >= window / 2 || left < DATA_BYTES_MAX as u32 + FRAME_COST
-}
-
-/// The call is over: nobody takes what is sent.
-pub(super) struct Over;
 
 impl Wire {
     /// `peer`: what it lets us send.
@@ -126,15 +108,18 @@ impl Wire {
             streams: HashMap::new(),
             last: 0,
             queue: Queue::default(),
-            credit: peer.connection_bytes,
+            flow: Flow::new(windows.connection_bytes, peer.connection_bytes),
             starved: BTreeSet::new(),
-            window: windows.connection_bytes,
-            owed: 0,
             is_leaving: false,
             end: None,
         };
         let (filled, emptied, drained) = Default::default();
-        Wire { state: Mutex::new(state), filled, emptied, drained, windows, peer, counts }
+        let stream_bytes = (windows.stream_bytes, peer.stream_bytes);
+        Wire { state: Mutex::new(state), filled, emptied, drained, stream_bytes, counts }
+    }
+
+    pub(super) fn counts(&self) -> &FrameCounts {
+        &self.counts
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -157,9 +142,9 @@ impl Wire {
     }
 
     fn stream(&self, events: UnboundedSender<Event>) -> Stream {
-        let (owed, queued, large, sender, task) = Default::default();
-        let (credit, window) = (self.peer.stream_bytes, Some(self.windows.stream_bytes));
-        Stream { events, credit, window, owed, queued, large, sender, task }
+        let (has_ended, queued, large, sender, task) = Default::default();
+        let flow = Flow::new(self.stream_bytes.0, self.stream_bytes.1);
+        Stream { events, flow, has_ended, queued, large, sender, task }
     }
 
     /// Begins a call, of at most `calls_max` at a time. `Err`: nothing of it was sent.
@@ -216,10 +201,10 @@ impl Wire {
     }
 
     /// Sends headers: of an answer, or of its end.
-    pub(super) fn send_headers(&self, id: u32, kind: Kind, headers: Bytes) -> Result<(), Over> {
+    pub(super) fn send_headers(&self, id: u32, kind: Kind, headers: Bytes) -> Result<(), Unsent> {
         let mut state = self.state();
         if !state.streams.contains_key(&id) {
-            return Err(Over);
+            return Err(Unsent::Over);
         }
         let is_last = kind == Kind::Trailers;
         self.push(&mut state, Head { bytes: headers.len() as u32, stream: id, kind, is_last }, headers);
@@ -227,58 +212,59 @@ impl Wire {
     }
 
     /// Sends that no more data follows.
-    pub(super) fn send_last(&self, id: u32) -> Result<(), Over> {
+    pub(super) fn send_last(&self, id: u32) -> Result<(), Unsent> {
         let mut state = self.state();
         if !state.streams.contains_key(&id) {
-            return Err(Over);
+            return Err(Unsent::Over);
         }
         self.push(&mut state, Head { bytes: 0, stream: id, kind: Kind::Data, is_last: true }, Bytes::new());
         Ok(())
     }
 
-    /// Sends data, as the peer has room for it.
-    pub(super) async fn send_data(&self, id: u32, mut data: Bytes) -> Result<(), Over> {
+    /// Sends data, as the peer has room for it. It may take nothing for so long.
+    pub(super) async fn send_data(&self, id: u32, mut data: Bytes, patience: Duration) -> Result<(), Unsent> {
         while data.has_remaining() {
-            std::future::poll_fn(|context| self.poll_send(id, &mut data, context)).await?;
+            let sending = std::future::poll_fn(|context| self.poll_send(id, &mut data, context));
+            tokio::time::timeout(patience, sending).await.unwrap_or(Err(Unsent::NotTaken))?;
         }
         Ok(())
     }
 
-    /// Waits until little of a stream's data waits for the socket.
-    pub(super) async fn sent(&self, id: u32) -> Result<(), Over> {
-        std::future::poll_fn(|context| {
+    /// Waits until little of a stream's data waits for the socket, for so long at most.
+    pub(super) async fn sent(&self, id: u32, patience: Duration) -> Result<(), Unsent> {
+        let sent = std::future::poll_fn(|context| {
             let mut state = self.state();
-            let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Over)) };
+            let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Unsent::Over)) };
             if stream.queued < QUEUED_BYTES_MAX {
                 return Poll::Ready(Ok(()));
             }
             stream.sender = Some(context.waker().clone());
             Poll::Pending
-        })
-        .await
+        });
+        tokio::time::timeout(patience, sent).await.unwrap_or(Err(Unsent::NotTaken))
     }
 
-    fn poll_send(&self, id: u32, data: &mut Bytes, context: &mut Context<'_>) -> Poll<Result<(), Over>> {
+    fn poll_send(&self, id: u32, data: &mut Bytes, context: &mut Context<'_>) -> Poll<Result<(), Unsent>> {
         let mut guard = self.state();
         let state = &mut *guard;
-        let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Over)) };
+        let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Unsent::Over)) };
         let wanted = data.len().min(DATA_BYTES_MAX) as u32;
-        if stream.queued >= QUEUED_BYTES_MAX || !has_credit(stream.credit, wanted, self.peer.stream_bytes) {
+        let of_stream = stream.flow.sendable(wanted).filter(|_| stream.queued < QUEUED_BYTES_MAX);
+        let Some(of_stream) = of_stream else {
             stream.sender = Some(context.waker().clone());
             return Poll::Pending;
-        }
-        if state.queue.is_long() || !has_credit(state.credit, wanted, self.peer.connection_bytes) {
+        };
+        let Some(of_all) = state.flow.sendable(wanted).filter(|_| !state.queue.is_long()) else {
             stream.sender = Some(context.waker().clone());
             state.starved.insert(id);
             return Poll::Pending;
-        }
-        let bytes = wanted.min(stream.credit.min(state.credit) - FRAME_COST) as usize;
-        let cost = bytes as u32 + FRAME_COST;
-        stream.queued += bytes;
-        stream.credit -= cost;
-        state.credit -= cost;
-        let head = Head { bytes: bytes as u32, stream: id, kind: Kind::Data, is_last: false };
-        self.push(state, head, data.split_to(bytes));
+        };
+        let bytes = of_stream.min(of_all);
+        stream.flow.sent(bytes);
+        state.flow.sent(bytes);
+        stream.queued += bytes as usize;
+        let head = Head { bytes, stream: id, kind: Kind::Data, is_last: false };
+        self.push(state, head, data.split_to(bytes as usize));
         Poll::Ready(Ok(()))
     }
 
@@ -286,6 +272,20 @@ impl Wire {
     pub(super) fn finish(&self, id: u32) {
         let mut state = self.state();
         self.remove(&mut state, id);
+    }
+
+    /// The peer gave a call up. `Ok(false)`: it was over already.
+    pub(super) fn given_up(&self, id: u32) -> Result<bool, Malformed> {
+        let mut state = self.state();
+        match self.remove(&mut state, id) {
+            Some(stream) => {
+                let given_up = Event::Broken(Status::cancelled("the caller gave the call up"));
+                let _ = stream.events.send(given_up); // nobody waits for it any more
+                Ok(true)
+            }
+            None if id > state.last => Err(Malformed::Stream),
+            None => Ok(false),
+        }
     }
 
     /// The call is given up: the peer is told, unless it knows.
@@ -313,19 +313,11 @@ impl Wire {
     pub(super) fn consumed(&self, id: u32, cost: u32) {
         let mut guard = self.state();
         let state = &mut *guard;
-        state.owed += cost;
-        if is_due(state.owed, state.window, self.windows.connection_bytes) {
-            let owed = std::mem::take(&mut state.owed);
-            state.window += owed;
+        if let Some(owed) = state.flow.taken(cost) {
             self.control(state, Kind::Credit, 0, Some(owed));
         }
-        let Some(stream) = state.streams.get_mut(&id) else { return };
-        stream.owed += cost;
-        if let Some(window) = &mut stream.window
-            && is_due(stream.owed, *window, self.windows.stream_bytes)
-        {
-            let owed = std::mem::take(&mut stream.owed);
-            *window += owed;
+        let Some(stream) = state.streams.get_mut(&id).filter(|stream| !stream.has_ended) else { return };
+        if let Some(owed) = stream.flow.taken(cost) {
             self.control(state, Kind::Credit, id, Some(owed));
         }
     }
@@ -341,14 +333,14 @@ impl Wire {
         let is_taken = {
             let mut guard = self.state();
             let state = &mut *guard;
-            state.window = state.window.checked_sub(cost).ok_or(Malformed::Window)?;
+            state.flow.came(cost)?;
             match state.streams.get_mut(&id) {
                 None if id > state.last => return Err(Malformed::Stream),
                 None => false,
+                Some(stream) if stream.has_ended => return Err(Malformed::Stream),
                 Some(stream) => {
-                    let window = stream.window.ok_or(Malformed::Stream)?;
-                    let left = window.checked_sub(cost).ok_or(Malformed::Window)?;
-                    stream.window = (!is_last).then_some(left);
+                    stream.flow.came(cost)?;
+                    stream.has_ended = is_last;
                     let is_taken = cost == 0 || stream.events.send(Event::Data(data, cost)).is_ok();
                     if is_last {
                         let _ = stream.events.send(Event::End); // nobody waits for it any more
@@ -379,15 +371,11 @@ impl Wire {
     pub(super) fn received_credit(&self, id: u32, bytes: u32) -> Result<(), Malformed> {
         let mut guard = self.state();
         let state = &mut *guard;
-        let more = |credit: u32| {
-            credit.checked_add(bytes).filter(|credit| *credit <= i32::MAX as u32).ok_or(Malformed::Window)
-        };
         if id == 0 {
-            state.credit = more(state.credit)?;
+            state.flow.more_credit(bytes)?;
             state.feed();
-        } else if let Entry::Occupied(mut stream) = state.streams.entry(id) {
-            let stream = stream.get_mut();
-            stream.credit = more(stream.credit)?;
+        } else if let Some(stream) = state.streams.get_mut(&id) {
+            stream.flow.more_credit(bytes)?;
             stream.wake();
         }
         Ok(())

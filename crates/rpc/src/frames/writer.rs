@@ -1,17 +1,25 @@
+use super::reader::Ended;
 use super::wire::Wire;
 use bytes::Buf;
-use std::io;
+use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
-/// Writes what there is to write, all of it that fits with one call, until the connection is over.
-pub(super) async fn write(wire: &Wire, mut output: impl AsyncWrite + Unpin) -> io::Result<()> {
+/// Nothing may be taken of a connection for so long, nor of one answer; then it is over, and what was read for it is free.
+/// As long as a gateway lets its clients stand still: who reads for one of these goes on with another call.
+pub(super) const NOTHING_TAKEN_MAX: Duration = Duration::from_secs(60);
+
+/// Writes what there is to write, all of it that fits with one call, until the connection is over. A peer whose socket
+/// takes nothing all the while is deaf, though it may be heard: what waits for it would wait for ever.
+pub(super) async fn write(wire: &Wire, mut output: impl AsyncWrite + Unpin) -> Result<(), Ended> {
     while let Some(mut batch) = wire.to_write().await {
         let (data, frames) = (std::mem::take(&mut batch.data), batch.frames);
         while batch.has_remaining() {
-            output.write_buf(&mut batch).await?;
+            let writing = timeout(NOTHING_TAKEN_MAX, output.write_buf(&mut batch));
+            writing.await.map_err(|_| Ended::Deaf(NOTHING_TAKEN_MAX))??;
             wire.progressed();
         }
         wire.written(&data, frames);
     }
-    output.shutdown().await
+    Ok(output.shutdown().await?)
 }

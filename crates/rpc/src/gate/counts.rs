@@ -20,6 +20,11 @@ const TOO_LARGE: Metric = Metric {
     name: "flotilla_rpc_messages_too_large_total",
     help: "Messages above the limit of their method, not read further.",
 };
+const NOT_TAKEN: Metric = Metric {
+    name: "flotilla_rpc_answers_not_taken_total",
+    help: "Answers that were given up, as their callers took nothing of them.",
+};
+
 /// Counters of what was let in and what was turned away.
 #[derive(Debug, Default)]
 pub struct GateCounts {
@@ -42,6 +47,7 @@ impl GateCounts {
         exposition.counter(REFUSED, &[("reason", "silent")], self.connections_silent.get());
         exposition.counter(CALLS_REFUSED, &[], self.calls_refused.get());
         exposition.counter(TOO_LARGE, &[], self.messages_too_large.get());
+        exposition.counter(NOT_TAKEN, &[], self.frames.answers_not_taken.get());
         self.frames.expose(exposition, "server");
         FrameCounts::of_clients().expose(exposition, "client");
     }

@@ -1,6 +1,6 @@
 use super::GateCounts;
 use super::connection::GateConnection;
-use super::share::Shares;
+use super::share::{Shares, holder};
 use futures::Stream;
 use futures::stream::{self, BoxStream, StreamExt};
 use std::io;
@@ -32,7 +32,7 @@ impl GateIncoming {
                             continue;
                         }
                     };
-                    let Some(place) = shares.take(Some(from.ip())) else {
+                    let Some(place) = shares.take(Some(holder(from.ip()))) else {
                         counts.connections_refused.count();
                         tracing::debug!(%from, "refuse a connection: too many");
                         continue;

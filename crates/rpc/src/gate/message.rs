@@ -1,4 +1,4 @@
-use super::share::{Place, Shares};
+use super::share::{Place, Shares, holder};
 use super::{Gate, GateCounts};
 use bytes::{Buf, Bytes};
 use futures::FutureExt;
@@ -49,7 +49,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Some(place) = self.calls.take(address_of(&request)) else {
+        let Some(place) = self.calls.take(caller(&request)) else {
             self.counts.calls_refused.count();
             let refused = Status::from(Failure::new(Code::Busy, "too many calls are under way")).into_http();
             return std::future::ready(Ok(refused)).boxed();
@@ -69,8 +69,10 @@ where
     }
 }
 
-fn address_of(request: &Request<Body>) -> Option<IpAddr> {
-    request.extensions().get::<TcpConnectInfo>()?.remote_addr().map(|address| address.ip())
+/// The address that a call comes from, as it has shares; none within the process.
+pub fn caller<B>(request: &Request<B>) -> Option<IpAddr> {
+    let from = request.extensions().get::<TcpConnectInfo>()?.remote_addr()?;
+    Some(holder(from.ip()))
 }
 
 /// The messages of a call, stopped at the first that is announced as too large; or its answers, which keep

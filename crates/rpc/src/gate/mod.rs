@@ -11,7 +11,7 @@ mod share;
 pub use connection::GateConnection;
 pub use counts::GateCounts;
 pub use incoming::GateIncoming;
-pub use message::{Gated, GatedBody};
+pub use message::{Gated, GatedBody, caller};
 
 use crate::frames;
 use crate::limits::{CALLS_PER_CONNECTION_MAX, PING_ANSWER_MAX, PING_INTERVAL, Windows};

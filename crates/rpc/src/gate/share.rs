@@ -23,18 +23,22 @@ pub(super) struct Place {
     address: Option<IpAddr>,
 }
 
+/// Whose share an address takes: one machine may come as IPv4 and as IPv4 within IPv6; of IPv6 proper it has a whole
+/// network.
+pub(super) fn holder(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & (!0 << 64)).into()),
+        v4 => v4,
+    }
+}
+
 impl Shares {
     pub(super) fn new(all_max: usize, each_max: usize) -> Shares {
         Shares { all_max, each_max, taken: Mutex::default() }
     }
 
-    /// `None`: there is none left, for all or for this address. Without an address there is no share of it.
+    /// `None`: there is none left, for all or for this [`holder`]. Without one there is no share of it.
     pub(super) fn take(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
-        // One machine may come as IPv4 and as IPv4 within IPv6; of IPv6 proper it has a whole network.
-        let address = address.map(|address| match address.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() & (!0 << 64)).into()),
-            v4 => v4,
-        });
         let mut taken = self.taken.lock().expect("no holder panics");
         if taken.all >= self.all_max {
             return None;
@@ -72,7 +76,7 @@ mod tests {
     #[test]
     fn who_takes_all_of_a_share_leaves_the_others_theirs() {
         let shares = Arc::new(Shares::new(5, 2));
-        let of = |text: &str| shares.take(Some(text.parse().expect("an address")));
+        let of = |text: &str| shares.take(Some(holder(text.parse().expect("an address"))));
         let first: Vec<_> = (0..2).map(|_| of("10.0.0.1").expect("a place")).collect();
         assert!(of("10.0.0.1").is_none() && of("::ffff:10.0.0.1").is_none());
         let second: Vec<_> = (0..2).map(|_| of("2001:db8::1").expect("a place")).collect();

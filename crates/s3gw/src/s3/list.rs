@@ -168,6 +168,7 @@ impl Gateway {
             delimiter: Bytes::copy_from_slice(delimiter.unwrap_or_default().as_bytes()),
             after,
             limit: max_keys,
+            ..ListKeysRequest::default()
         };
         let listed = self.client.list_keys(request).await?;
         let next_after = listed.truncated.then_some(listed.next_after);

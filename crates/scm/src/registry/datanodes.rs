@@ -3,7 +3,7 @@
 use super::health::{differ, with_clock, with_connectivity};
 use crate::leader::Leader;
 use crate::nodes::Nodes;
-use crate::tables::{Tables, duty};
+use crate::tables::duty;
 use crate::world::World;
 use proto::registry::registry_command::Command;
 use proto::registry::{
@@ -25,17 +25,16 @@ const VERSION: &str = "version";
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Changes of one look, one after the other; the rest is for the next.
 const CHANGES_MAX: usize = 100;
-/// A disk with less than this share of it free is nearly full.
-const FREE_PERCENT_MIN: u64 = 5;
 /// A replica that has not applied so many entries of its own log is behind: seconds of writing.
 const LAG_ENTRIES_MAX: u64 = 10_000;
 
 /// Keeps the instances of the service `datanode` at what heartbeats say, until the leadership ends.
 pub(crate) async fn follow_datanodes(leader: &Leader) {
+    let keep_free_percent = leader.options.keep_free_percent;
     loop {
         let wanted = leader.read(|world| {
-            let World { tables, nodes, now, .. } = *world;
-            let changes = tables.nodes().values().filter_map(|record| change(record, tables, nodes, now));
+            let changes =
+                world.tables.nodes().values().filter_map(|record| change(record, world, keep_free_percent));
             changes.take(CHANGES_MAX).collect::<Vec<Command>>()
         });
         for command in wanted {
@@ -49,7 +48,8 @@ pub(crate) async fn follow_datanodes(leader: &Leader) {
 }
 
 /// The change that must be told of a node, if any.
-fn change(record: &NodeRecord, tables: &Tables, nodes: &Nodes, now: Instant) -> Option<Command> {
+fn change(record: &NodeRecord, world: &World<'_>, keep_free_percent: u64) -> Option<Command> {
+    let World { tables, nodes, now, .. } = *world;
     let node = NodeId(record.node);
     let id = format!("dn{node}");
     let known = tables.directory().instance(DATANODE, &id);
@@ -64,7 +64,8 @@ fn change(record: &NodeRecord, tables: &Tables, nodes: &Nodes, now: Instant) -> 
         return None;
     }
     let version_known = known.and_then(|known| known.metadata.get(VERSION));
-    let wanted = instance(record, id, version_known, nodes, now);
+    let disks = disk_check(nodes.disks(node), keep_free_percent);
+    let wanted = instance(record, id, version_known, nodes, now, disks);
     match known {
         // One that has never spoken to this leader is news only once it does.
         None if nodes.seen(node).is_none() => None,
@@ -87,6 +88,7 @@ fn instance(
     version_known: Option<&String>,
     nodes: &Nodes,
     now: Instant,
+    disks: Check,
 ) -> Instance {
     let node = NodeId(record.node);
     let uuid: String = record.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -101,7 +103,7 @@ fn instance(
     };
     let metadata = [("uuid", Some(uuid)), ("duty", Some(duty)), (VERSION, version)].into_iter();
     let metadata = metadata.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
-    let own = vec![disk_check(nodes.disks(node)), raft_check(node, nodes)];
+    let own = vec![disks, raft_check(node, nodes)];
     Instance {
         service: DATANODE.to_owned(),
         id,
@@ -116,10 +118,11 @@ fn check(name: &str, health: Health, output: String) -> Check {
     Check { name: name.to_owned(), health: health as i32, output }
 }
 
-fn disk_check(disks: &[DiskReport]) -> Check {
+/// A disk with less than `keep_free_percent` of its space free is nearly full.
+fn disk_check(disks: &[DiskReport], keep_free_percent: u64) -> Check {
     let failed = disks.iter().filter(|disk| disk.state() == DiskState::Failed).count();
     let is_full = |disk: &&DiskReport| {
-        disk.state() != DiskState::Failed && disk.free_bytes < disk.capacity_bytes / 100 * FREE_PERCENT_MIN
+        disk.state() != DiskState::Failed && disk.free_bytes < disk.capacity_bytes / 100 * keep_free_percent
     };
     let full = disks.iter().filter(is_full).count();
     let all = disks.len();
@@ -160,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_node_with_one_good_disk_is_of_use() {
-        let health = |disks: &[DiskReport]| disk_check(disks).health();
+        let health = |disks: &[DiskReport]| disk_check(disks, 5).health();
         assert_eq!(health(&[disk(50, false), disk(6, false)]), Health::Passing);
         assert_eq!(health(&[disk(50, false), disk(4, false)]), Health::Warning);
         assert_eq!(health(&[disk(50, false), disk(50, true)]), Health::Warning);

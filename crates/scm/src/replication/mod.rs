@@ -10,8 +10,8 @@ mod planner_tests;
 mod tasks;
 
 pub(crate) use planner::{
-    ContainerView, CopyWait, Findings, KEEP_FREE_PERCENT, Limits, NodeView, NodeViews, REPLICAS,
-    REPLICAS_BESIDES_MAINTENANCE, bytes_of, copy, examine, racks_wanted,
+    ContainerView, CopyWait, Findings, Limits, NodeView, NodeViews, REPLICAS, REPLICAS_BESIDES_MAINTENANCE,
+    bytes_of, copy, examine, racks_wanted,
 };
 pub(crate) use tasks::{Copies, Order, Tasks};
 
@@ -98,6 +98,7 @@ impl Replication {
             nodes: world.node_views(),
             copies_per_node_max: options.copies_per_node_max,
             tasks_per_node_max: options.tasks_per_node_max,
+            keep_free_percent: options.keep_free_percent,
             ahead_kept: options.ahead_kept,
             now: world.now,
         };

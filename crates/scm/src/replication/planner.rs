@@ -20,10 +20,6 @@ use types::{ContainerId, NodeId, PipelineId};
 pub(crate) const REPLICAS: usize = MEMBERS;
 pub(crate) const REPLICAS_BESIDES_MAINTENANCE: usize = 2;
 
-/// A target keeps this much free beyond the copy, in hundredths of its capacity: a disk must not run full of
-/// copies.
-pub(crate) const KEEP_FREE_PERCENT: u64 = 5;
-
 /// A node as the planner sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeView {
@@ -68,9 +64,9 @@ impl NodeView {
         }
     }
 
-    fn has_room_for(&self, bytes: u64) -> bool {
-        self.room_bytes >= bytes
-            && self.free_bytes >= bytes.saturating_add(self.capacity_bytes / 100 * KEEP_FREE_PERCENT)
+    fn has_room_for(&self, bytes: u64, limits: &Limits<'_>) -> bool {
+        let kept_free = self.capacity_bytes / 100 * limits.keep_free_percent;
+        self.room_bytes >= bytes && self.free_bytes >= bytes.saturating_add(kept_free)
     }
 }
 
@@ -168,6 +164,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) all_known: bool,
     pub(crate) copies_per_node_max: usize,
     pub(crate) tasks_per_node_max: usize,
+    pub(crate) keep_free_percent: u64,
     pub(crate) ahead_kept: Duration,
     pub(crate) now: Instant,
 }
@@ -237,7 +234,7 @@ fn copy_wait(
         () if !limits.all_known => CopyWait::Reports,
         () if sorted.sources.is_empty() => CopyWait::Source,
         () if free.peek().is_none() => CopyWait::Node,
-        () if !free.any(|(_, view)| view.has_room_for(bytes)) => CopyWait::Room,
+        () if !free.any(|(_, view)| view.has_room_for(bytes, limits)) => CopyWait::Room,
         () => CopyWait::Turn,
     }
 }
@@ -445,7 +442,7 @@ fn targets<'a>(
     limits: &'a Limits<'_>,
     bytes: u64,
 ) -> impl Iterator<Item = (NodeId, NodeView)> + 'a {
-    free_nodes(known, sorted, limits).filter(move |(_, view)| view.has_room_for(bytes))
+    free_nodes(known, sorted, limits).filter(move |(_, view)| view.has_room_for(bytes, limits))
 }
 
 /// Nodes that may be relied upon and have no replica, whether or not there is room for one.

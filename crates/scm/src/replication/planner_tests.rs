@@ -69,6 +69,7 @@ fn limits(nodes: &NodeViews, now: Instant) -> Limits<'_> {
         nodes,
         copies_per_node_max: COPIES_PER_NODE_MAX,
         tasks_per_node_max: TASKS_PER_NODE_MAX,
+        keep_free_percent: 5,
         ahead_kept: std::time::Duration::from_secs(3600),
         now,
     }

@@ -4,7 +4,7 @@ use crate::adoption;
 use crate::balancer;
 use crate::departures;
 use crate::leader::Leader;
-use crate::replication::{self, CopyWait, Replication};
+use crate::replication::{CopyWait, Replication};
 use crate::safe_mode;
 use crate::tables::{Tables, container_state, duty};
 use crate::world::World;
@@ -61,7 +61,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
                 for_node: waiting(CopyWait::Node),
                 for_room: waiting(CopyWait::Room),
                 for_turn: waiting(CopyWait::Turn),
-                keep_free_percent: replication::KEEP_FREE_PERCENT,
+                keep_free_percent: leader.options.keep_free_percent,
             }),
         }
     })

@@ -108,7 +108,7 @@ impl Deleter {
 }
 
 /// The nodes that are not dead and have a replica of a container that was closed.
-fn holders(info: &ContainerInfo) -> Vec<String> {
+pub(super) fn holders(info: &ContainerInfo) -> Vec<String> {
     if info.state() != ContainerState::ContainerClosed {
         return Vec::new();
     }

@@ -52,6 +52,10 @@ impl Run {
     pub(super) fn settle(&mut self) -> Result<Duration, String> {
         self.stop_faults();
         self.ledger.stop_writing();
+        self.until_settled()
+    }
+
+    pub(super) fn until_settled(&mut self) -> Result<Duration, String> {
         let began = self.world.now();
         let mut close_at = began;
         let (mut untold, mut sound_since) = (BTreeMap::new(), None);
@@ -121,14 +125,14 @@ impl Run {
     }
 
     /// An operator wants all containers closed that have something in them.
-    fn close_containers(&self) {
+    pub(super) fn close_containers(&self) {
         let Some(view) = self.views.newest() else { return };
         let mut written = self.ledger.containers();
         written.extend(self.ledger.filed().iter().map(|written| written.block.container));
         let is_open = |info: &&ContainerInfo| info.state() == ContainerState::ContainerOpen;
         for info in view.containers.iter().filter(is_open) {
             let container = info.container;
-            if written.contains(&ContainerId(container)) {
+            if written.contains(&ContainerId(container)) || self.may_have_orphans(info) {
                 let scm = self.scm_calls();
                 self.world.spawn(self.operator(), async move {
                     let request = CloseContainerRequest { container };
@@ -194,8 +198,9 @@ impl Run {
         }
         let is_decided = |info: &&ContainerInfo| !self.losses.excuse(info);
         let unequal = view.containers.iter().filter(is_decided).find_map(unequal);
-        if let Some(why) = unequal.or_else(|| self.waits_to_be_gone(&view)) {
-            return Some(why);
+        let left = unequal.or_else(|| self.waits_to_be_gone(&view)).or_else(|| self.unnamed_left(&view));
+        if left.is_some() {
+            return left;
         }
         let mut leaving = view.datanodes.iter().filter(|info| info.duty() == NodeDuty::NodeDecommissioning);
         leaving.find_map(|node| self.stays_for(&view, node.node))
@@ -318,7 +323,6 @@ impl Run {
     /// Blocks as they are read, replicas as the nodes know them, and the files.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
         let view = self.views.newest().ok_or("SCM has shown nothing")?;
-        self.check_objects(&view)?;
         self.read_all(&view)?;
         self.compare_inventories()?;
         let view = self.views.newest().ok_or("SCM has shown nothing")?;

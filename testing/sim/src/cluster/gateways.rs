@@ -228,6 +228,8 @@ pub(super) async fn read_all_at_last(
             let asked_at = objects.tick();
             let found = look_up(client, objects, ledger, key, asked_at).await;
             is_answered = objects.calls_of(key) > seen;
+            let names = found.iter().flat_map(|found| &found.pieces).filter_map(|piece| piece.block.as_ref());
+            names.filter_map(|block| block.try_into().ok()).for_each(|block| ledger.name_by_gateway(block));
             match found {
                 Some(found) if read_checked(client, ledger, &found).await => {
                     ledger.count(|counts| counts.gateway_reads += 1);

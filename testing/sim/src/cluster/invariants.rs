@@ -17,6 +17,7 @@ impl Run {
         self.look_for_damage(&view);
         self.look_for_ends(&view);
         self.look_for_cut_off(&view);
+        self.look_for_deleted(&view);
     }
 
     /// A replica that is bad was damaged by us, or its disk has failed.

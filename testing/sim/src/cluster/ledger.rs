@@ -26,6 +26,12 @@ struct State {
     violation: Option<String>,
     counts: Counts,
     is_writing: bool,
+    /// Held by clients that may change names yet.
+    at_work: Arc<()>,
+    /// What no key names goes, so that only what one names has to be there.
+    sweeps: bool,
+    /// Of gateways, which know of no block: what their keys name in the end.
+    named_by_gateways: BTreeSet<BlockName>,
     /// Machines where a bit was flipped, or a disk failed: what they have may be bad.
     damaged: BTreeSet<usize>,
 }
@@ -40,13 +46,16 @@ pub(super) struct Written {
 }
 
 impl Ledger {
-    pub(super) fn new(trace: Trace) -> Ledger {
+    pub(super) fn new(trace: Trace, sweeps: bool) -> Ledger {
         let state = State {
             blocks: Vec::new(),
             filed: BTreeMap::new(),
             violation: None,
             counts: Counts::default(),
             is_writing: true,
+            at_work: Arc::default(),
+            sweeps,
+            named_by_gateways: BTreeSet::new(),
             damaged: BTreeSet::new(),
         };
         Ledger { state: Arc::new(Mutex::new(state)), trace }
@@ -79,6 +88,9 @@ impl Ledger {
         self.trace.event(format_args!("acknowledged: {written:?}"));
         let state = &mut *self.lock();
         state.counts.chunks += 1;
+        if state.sweeps {
+            return;
+        }
         match state.blocks.iter_mut().rev().find(|block| block.number == written.number) {
             Some(block) if block.block != written.block => {
                 let what = format!("block {} became {} as well", block.block, written.block);
@@ -90,6 +102,34 @@ impl Ledger {
                 state.blocks.push(written);
             }
         }
+    }
+
+    /// One more key names the block: from here on it has to be there.
+    pub(super) fn name(&self, written: Written) {
+        let state = &mut *self.lock();
+        if state.sweeps {
+            state.counts.blocks += 1;
+            state.blocks.push(written);
+        }
+    }
+
+    /// One key less names the block.
+    pub(super) fn unname(&self, block: BlockName) {
+        let state = &mut *self.lock();
+        if let Some(at) = state.blocks.iter().position(|written| written.block == block) {
+            state.blocks.remove(at);
+        }
+    }
+
+    pub(super) fn name_by_gateway(&self, block: BlockName) {
+        self.lock().named_by_gateways.insert(block);
+    }
+
+    /// All blocks that keys name.
+    pub(super) fn named(&self) -> BTreeSet<BlockName> {
+        let state = &*self.lock();
+        let by_clients = state.blocks.iter().map(|written| written.block);
+        by_clients.chain(state.named_by_gateways.iter().copied()).collect()
     }
 
     /// Files a block that nobody writes to any more, or all such of its container.
@@ -160,6 +200,19 @@ impl Ledger {
 
     pub(super) fn is_writing(&self) -> bool {
         self.lock().is_writing
+    }
+
+    /// A client's course, at whose end all that it asked is answered, or given up.
+    pub(super) fn let_work(&self, course: impl Future<Output = ()> + Send + 'static) {
+        let at_work = self.lock().at_work.clone();
+        tokio::spawn(async move {
+            course.await;
+            drop(at_work);
+        });
+    }
+
+    pub(super) fn is_at_work(&self) -> bool {
+        Arc::strong_count(&self.lock().at_work) > 1
     }
 
     pub(super) fn damage(&self, machine: usize) {

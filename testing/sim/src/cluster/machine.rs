@@ -3,7 +3,8 @@
 use super::deleter::Deleter;
 use super::gateways::{self, Gateway};
 use super::ledger::{Ledger, OBJECT_CLIENTS_FROM};
-use super::mover::Mover;
+use super::mover::{self, Mover};
+use super::namers::{Namer, Names};
 use super::objects::{ObjectClient, Objects, OmWay, create_bucket};
 use super::plan::Plan;
 use super::reader::Reader;
@@ -30,6 +31,8 @@ use types::{GroupId, OwnerId, ReplicaId};
 const START_AGAIN: Duration = Duration::from_millis(500);
 
 const OBJECT_CLIENTS: u64 = 3;
+/// Those that give each key once, and their numbers.
+const NAMERS: std::ops::Range<u64> = 700..703;
 /// The numbers of gateways, above those of all that write blocks.
 const GATEWAYS_FROM: u64 = 1_000_000;
 const OBJECT_CHUNK_BYTES_MAX: u64 = 2000;
@@ -162,6 +165,7 @@ pub(super) struct ClientsStart {
     pub(super) objects: Objects,
     /// Of gateways.
     pub(super) gateway_objects: Objects,
+    pub(super) names: Names,
     pub(super) views: Views,
     pub(super) random: Random,
 }
@@ -177,6 +181,7 @@ impl ClientsStart {
         // Apart from the others, so that they do the same with and without an OM.
         let mut object_random = Random::new(self.plan.object_seed);
         let object_writers: Vec<_> = (0..OBJECT_CLIENTS).map(|number| (number, scm())).collect();
+        let (names, namers) = (self.names.clone(), NAMERS.map(|number| (number, scm())).collect::<Vec<_>>());
         let (plan, ledger, addresses) = (self.plan.clone(), self.ledger.clone(), self.datanodes.clone());
         let mut randoms = std::iter::repeat_with(move || Random::new(self.random.next_u64()));
         tokio::spawn(async move {
@@ -217,18 +222,19 @@ impl ClientsStart {
             }
             let oms = || OmWay::new(connector.clone(), plan.om_addresses(), cluster.clone());
             create_bucket(&oms(), &objects, plan.scm.om_groups as u64 - 1).await;
+            let named_writer = |number, scm, random: &mut Random| Writer {
+                number,
+                ledger: ledger.clone(),
+                connector: connector.clone(),
+                scm,
+                cluster: cluster.clone(),
+                random: Random::new(random.next_u64()),
+                think_ms_max: 0,
+                chunk_bytes_max: plan.chunk_bytes_max.min(OBJECT_CHUNK_BYTES_MAX),
+                tries: TRIES,
+            };
             for (number, scm) in object_writers {
-                let writer = Writer {
-                    number: OBJECT_CLIENTS_FROM + number,
-                    ledger: ledger.clone(),
-                    connector: connector.clone(),
-                    scm,
-                    cluster: cluster.clone(),
-                    random: Random::new(object_random.next_u64()),
-                    think_ms_max: 0,
-                    chunk_bytes_max: plan.chunk_bytes_max.min(OBJECT_CHUNK_BYTES_MAX),
-                    tries: TRIES,
-                };
+                let writer = named_writer(OBJECT_CLIENTS_FROM + number, scm, &mut object_random);
                 let client = ObjectClient {
                     writer,
                     objects: objects.clone(),
@@ -236,12 +242,30 @@ impl ClientsStart {
                     datanodes: addresses.clone(),
                     random: Random::new(object_random.next_u64()),
                 };
-                tokio::spawn(client.run());
+                ledger.let_work(client.run());
+            }
+            let mut namer_random = Random::new(plan.object_seed ^ 5);
+            for (sweeps, (number, scm)) in plan.sweeps.into_iter().cycle().zip(namers) {
+                let writer = named_writer(number, scm, &mut namer_random);
+                let namer = Namer {
+                    writer,
+                    names: names.clone(),
+                    objects: objects.clone(),
+                    oms: oms(),
+                    random: Random::new(namer_random.next_u64()),
+                    sweeps,
+                };
+                ledger.let_work(namer.run());
             }
             let groups = plan.scm.om_groups as u64;
             if groups > 1 {
                 let random = Random::new(plan.object_seed ^ 2);
-                let mover = Mover { oms: oms(), ledger: ledger.clone(), random, groups, epoch: 0 };
+                let (pause_ms_max, first) = plan.sweeps.map_or((mover::PAUSE_MS_MAX, 0), |sweeps| {
+                    (sweeps.move_pause_ms_max, sweeps.first_group)
+                });
+                let groups = first..groups;
+                let mover =
+                    Mover { oms: oms(), ledger: ledger.clone(), random, groups, pause_ms_max, epoch: 0 };
                 tokio::spawn(mover.run());
             }
             for (number, deadline) in (GATEWAYS_FROM..).zip(gateways::DEADLINES) {
@@ -254,7 +278,7 @@ impl ClientsStart {
                     random: Random::new(object_random.next_u64()),
                     etags: BTreeMap::new(),
                 };
-                tokio::spawn(gateway.run());
+                ledger.let_work(gateway.run());
             }
         });
         Routes::default()

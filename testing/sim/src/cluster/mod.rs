@@ -7,7 +7,9 @@
 //!
 //! Every fourth seed has one OM or three as well, and clients of whole objects: those of [`objects`] lose answers and
 //! repeat what they asked, those of [`gateways`] do it as gateways do, by the client crate. Where there are several groups
-//! of names, [`mover`] moves the bucket from one to the other all the while.
+//! of names, [`mover`] moves the bucket from one to the other all the while. Every other one of these reclaims within seconds,
+//! and [`sweeps`]: of the keys of [`namers`] it is known what they are, and in the end all blocks that keys name must be
+//! there, and no others.
 //!
 //! Acknowledgements are kept in the [`ledger`]. A read may fail with a reason at any time; it
 //! never answers other bytes. What chance destroys it destroys one at a time, as the design wants it: the
@@ -27,9 +29,12 @@ mod ledger;
 mod losses;
 mod machine;
 mod mover;
+mod namers;
 mod object_faults;
 mod object_steps;
 mod objects;
+mod old_copy;
+mod om_copy;
 mod plan;
 mod planted;
 mod reader;
@@ -38,6 +43,9 @@ mod run;
 mod scheme;
 mod schemes;
 mod steps;
+mod sweep_plan;
+mod sweeps;
+mod unnamed;
 mod view;
 mod writer;
 

@@ -10,11 +10,12 @@ use proto::om::{
 };
 use proto::{Failure, RequestId};
 use rpc::Channel;
+use std::ops::Range;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
 
-const PAUSE_MS_MAX: u64 = 2000;
+pub(super) const PAUSE_MS_MAX: u64 = 2000;
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Of so many moves one is given up as soon as it has begun.
 const GIVEN_UP_ONE_IN: u64 = 6;
@@ -23,7 +24,9 @@ pub(super) struct Mover {
     pub(super) oms: OmWay,
     pub(super) ledger: Ledger,
     pub(super) random: Random,
-    pub(super) groups: u64,
+    /// Where it moves to.
+    pub(super) groups: Range<u64>,
+    pub(super) pause_ms_max: u64,
     /// Of the bucket, as it was seen last.
     pub(super) epoch: u64,
 }
@@ -31,7 +34,7 @@ pub(super) struct Mover {
 impl Mover {
     pub(super) async fn run(mut self) {
         while self.ledger.is_writing() {
-            sleep(Duration::from_millis(1 + self.random.below(PAUSE_MS_MAX))).await;
+            sleep(Duration::from_millis(1 + self.random.below(self.pause_ms_max))).await;
             self.step().await;
         }
     }
@@ -43,7 +46,8 @@ impl Mover {
             self.epoch = place.epoch;
             self.ledger.count(|counts| counts.buckets_moved += 1);
         }
-        let (to, id) = (self.random.below(self.groups), self.id());
+        let Range { start, end } = self.groups.clone();
+        let (to, id) = (start + self.random.below(end - start), self.id());
         let moves = MoveBucketRequest { volume: VOLUME.to_owned(), bucket: BUCKET.to_owned(), to };
         let begun = ask(&self.oms, id, moves, |mut om, moves| async move { om.move_bucket(moves).await });
         let Some(begun) = begun.await.filter(|begun| !begun.is_there) else { return };

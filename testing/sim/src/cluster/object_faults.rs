@@ -52,6 +52,11 @@ impl ObjectFaults {
         self.tables[&om].clone()
     }
 
+    /// The tables that it had until then.
+    pub(super) fn put_tables(&mut self, om: usize, tables: MemoryTables) -> MemoryTables {
+        self.tables.insert(om, tables).expect("each OM has tables")
+    }
+
     /// An OM has nothing from here on; the number of times that this befell one.
     pub(super) fn emptied(&mut self, om: usize) -> u64 {
         self.emptied += 1;

@@ -1,6 +1,7 @@
 //! The course of a cluster's OMs: what befalls them, and what must hold of them in the end.
 
 use super::gateways;
+use super::namers::look_at_last;
 use super::object_faults::OmFault;
 use super::objects::{OmWay, read_all_at_last};
 use super::run::Run;
@@ -14,6 +15,9 @@ use types::ContainerId;
 
 impl Run {
     pub(super) fn object_faults_step(&mut self) {
+        if !self.plan.om_faults {
+            return;
+        }
         let now = self.world.now();
         if self.object_faults.is_to_be_mended(now) {
             self.mend_way_of_om();
@@ -87,11 +91,12 @@ impl Run {
     }
 
     /// Once all is quiet OM answers for each key, and what it answered all along could have happened.
-    pub(super) fn check_objects(&mut self, view: &View) -> Result<(), String> {
+    pub(super) fn check_objects(&mut self) -> Result<(), String> {
         const WITHIN: Duration = Duration::from_secs(60);
         if self.plan.oms == 0 {
             return Ok(());
         }
+        let view = self.views.newest().ok_or("SCM has shown nothing")?;
         self.until_names_are_whole(WITHIN)?;
         let way = OmWay::new(
             self.world.connector(self.operator()),
@@ -99,13 +104,14 @@ impl Run {
             view.status.cluster.clone(),
         );
         let (objects, ledger, under_way) = (self.objects.clone(), self.ledger.clone(), Arc::new(()));
-        let gateway_objects = self.gateway_objects.clone();
+        let (gateway_objects, names) = (self.gateway_objects.clone(), self.names.clone());
         let options = gateways::options(&self.plan.scm_addresses(), gateways::DEADLINES[0]);
         let unreadable = gateways::Unreadable::default();
         let (held, not_read) = (under_way.clone(), unreadable.clone());
         self.world.spawn(self.operator(), async move {
             let _under_way = held;
             read_all_at_last(&way, &objects, &ledger).await;
+            look_at_last(&way, &objects, &names, &ledger).await;
             let client = Client::over(options, way.connector.clone());
             gateways::read_all_at_last(&client, &gateway_objects, &ledger, &not_read).await;
         });
@@ -117,7 +123,7 @@ impl Run {
             }
         }
         for (key, containers) in unreadable.lock().expect("no holder panics").iter() {
-            if !containers.iter().any(|container| self.may_lack(view, *container)) {
+            if !containers.iter().any(|container| self.may_lack(&view, *container)) {
                 return Err(format!("gateway key {key} cannot be read, in containers {containers:?}"));
             }
         }

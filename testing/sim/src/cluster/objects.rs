@@ -31,9 +31,9 @@ const CALLS_MAX: usize = 90;
 const UNKNOWN_MAX: usize = 6;
 
 const THINK_MS_MAX: u64 = 400;
-const ANSWER_MAX: Duration = Duration::from_secs(2);
-const TRIES_MAX: u64 = 10;
-const RETRY_MS_MAX: u64 = 300;
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(2);
+pub(super) const TRIES_MAX: u64 = 10;
+pub(super) const RETRY_MS_MAX: u64 = 300;
 /// One answer in so many is lost on purpose, besides what OM's troubles lose.
 const LOST_ONE_IN: u64 = 4;
 
@@ -53,7 +53,7 @@ struct ObjectsState {
 }
 
 impl Objects {
-    fn place(&self) -> BucketPlace {
+    pub(super) fn place(&self) -> BucketPlace {
         self.lock().place
     }
 
@@ -120,12 +120,12 @@ impl OmWay {
         OmWay { connector, addresses, at: Arc::default(), cluster }
     }
 
-    fn address(&self) -> &str {
+    pub(super) fn address(&self) -> &str {
         &self.addresses[self.at.load(Ordering::Relaxed) % self.addresses.len()]
     }
 
     /// Goes where this one says that the leader is, or on to the next.
-    fn failed(&self, failure: &Failure) {
+    pub(super) fn failed(&self, failure: &Failure) {
         let named = failure.leader_address.as_ref();
         let leader = named.and_then(|leader| self.addresses.iter().position(|address| address == leader));
         let next = leader.unwrap_or(self.at.load(Ordering::Relaxed) + 1);
@@ -185,6 +185,10 @@ impl ObjectClient {
         match (&op, &answer) {
             // A question without an answer changes nothing.
             (Op::Read, None) => return,
+            // It never will be done, and nobody may ever see it.
+            (_, Some(Answer::Refused(Code::GivenUp))) => {
+                return count(|counts| counts.objects_given_up += 1);
+            }
             (_, None) => count(|counts| counts.objects_unknown += 1),
             (Op::Read, _) => {}
             (_, Some(Answer::Refused(_))) => count(|counts| counts.objects_refused += 1),
@@ -228,10 +232,7 @@ impl ObjectClient {
                 match call.await {
                     Ok(answer) => return Some(answer),
                     Err(failure) => match failure.code {
-                        // What the tables say of a request they say once for all.
-                        Code::NoSuchKey | Code::NoSuchBucket | Code::PreconditionFailed => {
-                            return Some(Answer::Refused(failure.code));
-                        }
+                        code if is_decided(code) => return Some(Answer::Refused(code)),
                         Code::NotHere => find_bucket(&self.oms, &self.objects).await,
                         _ => self.oms.failed(&failure),
                     },
@@ -243,7 +244,12 @@ impl ObjectClient {
     }
 }
 
-fn unanswered() -> Failure {
+/// Whether the tables say so of a request: once for all.
+pub(super) fn is_decided(code: Code) -> bool {
+    matches!(code, Code::NoSuchKey | Code::NoSuchBucket | Code::PreconditionFailed | Code::GivenUp)
+}
+
+pub(super) fn unanswered() -> Failure {
     Failure::new(Code::OutcomeUnknown, "no answer in time")
 }
 
@@ -258,7 +264,7 @@ async fn call_om(
 ) -> Result<Answer, Failure> {
     let channel = way.connector.connect(way.address()).map_err(Failure::internal)?;
     let mut om = OmClient::new(channel);
-    let (volume, bucket, name) = (VOLUME.to_owned(), BUCKET.to_owned(), Bytes::from(format!("key-{key}")));
+    let (volume, bucket, name) = (VOLUME.to_owned(), BUCKET.to_owned(), name_of(key));
     let place = Some(objects.place());
     match op {
         Op::Put { write, condition } => {
@@ -292,24 +298,39 @@ async fn call_om(
             Ok(Answer::Existed(existed == [true]))
         }
         _ => {
-            let request = LookupKeysRequest { lookups: vec![Lookup { place, volume, bucket, key: name }] };
-            let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
-            let mut replies = om.lookup_keys(request).await?.into_inner().replies;
-            let reply = replies.pop().and_then(|reply| reply.result);
-            let found = Result::from(reply.ok_or_else(|| Failure::internal("OM gives no answer"))?)?;
+            let found = look_up(way, objects, name).await?;
             Ok(Answer::Value(value_of(&found, objects, ledger).map(|it| vec![it])))
         }
     }
 }
 
-async fn change(om: &mut OmClient<rpc::Channel>, cluster: &str, change: Change) -> Result<OmReply, Failure> {
+fn name_of(key: usize) -> Bytes {
+    Bytes::from(format!("key-{key}"))
+}
+
+async fn look_up(way: &OmWay, objects: &Objects, key: Bytes) -> Result<Key, Failure> {
+    let channel = way.connector.connect(way.address()).map_err(Failure::internal)?;
+    let (place, volume, bucket) = (Some(objects.place()), VOLUME.to_owned(), BUCKET.to_owned());
+    let request =
+        LookupKeysRequest { lookups: vec![Lookup { place, volume, bucket, key }], any_member: false };
+    let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
+    let mut replies = OmClient::new(channel).lookup_keys(request).await?.into_inner().replies;
+    let reply = replies.pop().and_then(|reply| reply.result);
+    Result::from(reply.ok_or_else(|| Failure::internal("OM gives no answer"))?)
+}
+
+pub(super) async fn change(
+    om: &mut OmClient<rpc::Channel>,
+    cluster: &str,
+    change: Change,
+) -> Result<OmReply, Failure> {
     let request = ChangeRequest { changes: vec![change] };
     let request = proto::in_cluster(tonic::Request::new(request), cluster);
     let replies = om.change(request).await?.into_inner().replies;
     replies.into_iter().next().ok_or_else(|| Failure::internal("OM gives no answer"))
 }
 
-fn piece_of(written: &Written) -> BlockPiece {
+pub(super) fn piece_of(written: &Written) -> BlockPiece {
     let (block, commit_index) = (Some(written.block.into()), written.commit_index);
     BlockPiece { block, offset: 0, length: written.length, commit_index, crc: 0 }
 }
@@ -382,25 +403,27 @@ pub(super) async fn read_all_at_last(way: &OmWay, objects: &Objects, ledger: &Le
 }
 
 async fn read_at_last(way: &OmWay, objects: &Objects, ledger: &Ledger, key: usize) {
+    let asked_at = objects.tick();
+    let answer = match found_at_last(way, objects, &name_of(key)).await {
+        Some(found) => Answer::Value(value_of(&found, objects, ledger).map(|it| vec![it])),
+        None => Answer::Refused(Code::NoSuchKey),
+    };
+    if let Answer::Value(Some(writes)) = &answer {
+        writes.iter().filter_map(|write| objects.block(*write)).for_each(|named| ledger.name(named));
+    }
+    objects.note(key, Op::Read, asked_at, Some(answer));
+}
+
+/// What OM has under a key, if it has the key, however long it takes to say so.
+pub(super) async fn found_at_last(way: &OmWay, objects: &Objects, name: &Bytes) -> Option<Key> {
     loop {
-        let asked_at = objects.tick();
-        let read = call_om(way, objects, ledger, key, &Op::Read, RequestId(0), Duration::ZERO);
-        let answer = match timeout(ANSWER_MAX, read).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(failure)) if failure.code == Code::NoSuchKey => Answer::Refused(failure.code),
-            Ok(Err(failure)) if failure.code == Code::NotHere => {
-                find_bucket(way, objects).await;
-                sleep(Duration::from_millis(RETRY_MS_MAX)).await;
-                continue;
-            }
-            failed => {
-                way.failed(
-                    &failed.map_or_else(|_| unanswered(), |failed| failed.expect_err("matched above")),
-                );
-                sleep(Duration::from_millis(RETRY_MS_MAX)).await;
-                continue;
-            }
-        };
-        return objects.note(key, Op::Read, asked_at, Some(answer));
+        let looked_up = timeout(ANSWER_MAX, look_up(way, objects, name.clone())).await;
+        match looked_up.unwrap_or_else(|_| Err(unanswered())) {
+            Ok(found) => return Some(found),
+            Err(failure) if failure.code == Code::NoSuchKey => return None,
+            Err(failure) if failure.code == Code::NotHere => find_bucket(way, objects).await,
+            Err(failure) => way.failed(&failure),
+        }
+        sleep(Duration::from_millis(RETRY_MS_MAX)).await;
     }
 }

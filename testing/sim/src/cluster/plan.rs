@@ -1,5 +1,6 @@
 use super::planted::Planted;
 use super::scheme::Scheme;
+use super::sweep_plan::Sweeps;
 use crate::services::{Ahead, MemoryDbPlace, MemoryTables, OmProcess, ScmProcess};
 use datanode::DatanodeOptions;
 use disk::sim::{Random, SimDirectory};
@@ -31,6 +32,10 @@ pub(super) struct Plan {
     pub(super) object_seed: u64,
     /// Whether blocks are deleted, too.
     pub(super) deletes: bool,
+    /// Whether what no key names goes. Then plain writers' blocks do, too.
+    pub(super) sweeps: Option<Sweeps>,
+    /// Whether OMs have their troubles.
+    pub(super) om_faults: bool,
     pub(super) writers: u64,
     pub(super) readers: u64,
     pub(super) think_ms_max: u64,
@@ -125,8 +130,19 @@ impl Weights {
                 Weights { one_way: 3, long_away: 6, partition: 3, ..none }
             }
             Some(Planted::CopiesCountEarly) => Weights { loss: 9, decommission: 3, long_away: 3, ..weights },
-            // OM's own troubles show it.
+            // OM's own troubles show it, ...
             Some(Planted::RequestIdsIgnored | Planted::FreezeLeftOut | Planted::RequestsLeftBehind) => none,
+            // ... or clients that are slow.
+            Some(
+                Planted::FencesIgnored
+                | Planted::MovesOverlooked
+                | Planted::NamedBlocksGo
+                | Planted::LessIsOverlooked,
+            ) => none,
+            // Chunks that are sent again, and elections, leave records in a container that are no block's.
+            Some(Planted::CompactionLosesRecords) => {
+                Weights { partition: 3, one_way: 3, crash_one: 3, crash_some: 3, ..none }
+            }
             // Their schemes show them.
             Some(
                 Planted::TailsAreRead
@@ -214,13 +230,10 @@ impl Plan {
             db: db.clone(),
             ..DatanodeOptions::default()
         };
+        let om_groups = om_groups(seed, planted);
         let scm = ScmOptions {
             pipelines_per_disk: 1 + random.below(2) as u32,
-            om_groups: match planted {
-                Some(planted) if planted.is_of_moves() => 3,
-                _ if (seed / WITH_OM_ONE_IN / 3).is_multiple_of(2) => 1,
-                _ => 3,
-            },
+            om_groups,
             stale_after: Duration::from_secs(2),
             dead_after: Duration::from_secs(6),
             member_fault_grace: Duration::from_secs(3),
@@ -233,16 +246,23 @@ impl Plan {
             db,
             ..ScmOptions::default()
         };
-        let scheme = Scheme::random(random, planted);
+        let object_seed = seed ^ 0x6f62_6a65_6374_7300;
+        let sweeps = is_swept(seed, planted).then(|| {
+            let random = &mut Random::new(object_seed ^ 4);
+            Sweeps::random(random, (oms(seed, planted), om_groups), planted)
+        });
+        let scheme = Scheme::random(random, planted).filter(|_| sweeps.is_none());
         let plan = Plan {
             scms: *random.pick(&[1, 3, 3]),
             oms: oms(seed, planted),
-            object_seed: seed ^ 0x6f62_6a65_6374_7300,
+            object_seed,
             disks,
             deletes: match planted {
-                None => scheme.is_none(),
+                None => scheme.is_none() && sweeps.is_none(),
                 Some(planted) => planted.is_of_discards(),
             },
+            sweeps,
+            om_faults: !planted.is_some_and(Planted::is_of_sweeps),
             writers: 2 + random.below(4),
             readers: 1 + random.below(3),
             think_ms_max: *random.pick(&[50, 200, 600]),
@@ -268,6 +288,7 @@ impl Plan {
         };
         match planted {
             Some(Planted::ImportsUnverified) => plan.with_long_copies(),
+            _ if plan.sweeps.is_some() => plan.for_sweeps(planted),
             _ => plan.for_scheme(quick),
         }
     }
@@ -279,6 +300,19 @@ impl Plan {
             Some(Scheme::Diverge { .. }) => self.datanode.pipeline_timing = quick,
             Some(Scheme::ResetScm { .. }) => (self.scms, self.more_beside_scheme) = (3, false),
             _ => {}
+        }
+        self
+    }
+
+    /// With little that no key names; where a bug is planted, in small containers, which are soon over.
+    fn for_sweeps(mut self, planted: Option<Planted>) -> Plan {
+        const CHUNK_BYTES_MAX: u64 = 20_000;
+        (self.writers, self.readers, self.think_ms_max) = (1, 1, 600);
+        self.chunk_bytes_max = self.chunk_bytes_max.min(CHUNK_BYTES_MAX);
+        if planted.is_some() {
+            self.faults_last =
+                Duration::from_secs(if planted == Some(Planted::MovesOverlooked) { 30 } else { 16 });
+            (self.datanode.container_bytes_max, self.datanode.compact_above_percent) = (200 << 10, 1);
         }
         self
     }
@@ -324,6 +358,12 @@ impl Plan {
             snapshots: self.scm.snapshots,
             db: self.scm.db.clone(),
             ..OmOptions::default()
+        };
+        let options = match self.sweeps {
+            None => options,
+            Some(Sweeps { reclaim_after, after, every, .. }) => {
+                OmOptions { reclaim_after, sweep_after: after, sweep_every: Some(every), ..options }
+            }
         };
         let (space, host) = (self.space.clone(), self.host.clone());
         OmProcess { options, space, host, directory, tables, ahead }
@@ -372,7 +412,30 @@ fn oms(seed: u64, planted: Option<Planted>) -> usize {
     match planted {
         None if seed % WITH_OM_ONE_IN != WITH_OM_ONE_IN - 1 => 0,
         None => [1, 3, 3][(object_seed % 3) as usize],
-        Some(planted) => usize::from(planted == Planted::RequestIdsIgnored || planted.is_of_moves()),
+        Some(planted) => {
+            let shows =
+                planted == Planted::RequestIdsIgnored || planted.is_of_moves() || planted.is_of_sweeps();
+            usize::from(shows)
+        }
+    }
+}
+
+fn om_groups(seed: u64, planted: Option<Planted>) -> usize {
+    match planted {
+        // The more there are, the more often a bucket is past each of them when that is asked.
+        Some(Planted::MovesOverlooked) => 5,
+        Some(planted) if planted.is_of_moves() => 3,
+        Some(planted) if planted.is_of_sweeps() => 1,
+        _ if (seed / WITH_OM_ONE_IN / 3).is_multiple_of(2) => 1,
+        _ => 3,
+    }
+}
+
+/// Of the runs with OMs every other one sweeps, and has no scheme.
+fn is_swept(seed: u64, planted: Option<Planted>) -> bool {
+    match planted {
+        None => oms(seed, None) > 0 && (seed / WITH_OM_ONE_IN).is_multiple_of(2),
+        Some(planted) => planted.is_of_sweeps(),
     }
 }
 

@@ -27,6 +27,16 @@ pub enum Planted {
     FreezeLeftOut,
     /// What a group remembers of requests does not go along with the bucket that they were about.
     RequestsLeftBehind,
+    /// A group takes blocks of containers that are looked through for blocks without a name.
+    FencesIgnored,
+    /// What groups know of a container counts, though a bucket has moved while they were asked.
+    MovesOverlooked,
+    /// What was filed is not looked up before it goes.
+    NamedBlocksGo,
+    /// A group that has fewer names than it had is taken for what it is now.
+    LessIsOverlooked,
+    /// A compaction leaves out records that were not discarded.
+    CompactionLosesRecords,
 }
 
 impl Planted {
@@ -37,7 +47,25 @@ impl Planted {
 
     /// Whether names are to be on several groups to show it.
     pub(super) fn is_of_moves(self) -> bool {
-        matches!(self, Planted::FreezeLeftOut | Planted::RequestsLeftBehind)
+        matches!(
+            self,
+            Planted::FreezeLeftOut
+                | Planted::RequestsLeftBehind
+                | Planted::FencesIgnored
+                | Planted::MovesOverlooked
+        )
+    }
+
+    /// Whether what no key names is to go to show it.
+    pub(super) fn is_of_sweeps(self) -> bool {
+        matches!(
+            self,
+            Planted::FencesIgnored
+                | Planted::MovesOverlooked
+                | Planted::NamedBlocksGo
+                | Planted::LessIsOverlooked
+                | Planted::CompactionLosesRecords
+        )
     }
 }
 
@@ -56,5 +84,10 @@ pub(super) fn plant(planted: Option<Planted>) {
         Planted::RequestIdsIgnored => Bug::RequestIdsIgnored,
         Planted::FreezeLeftOut => Bug::FreezeLeftOut,
         Planted::RequestsLeftBehind => Bug::RequestsLeftBehind,
+        Planted::FencesIgnored => Bug::FencesIgnored,
+        Planted::MovesOverlooked => Bug::MovesOverlooked,
+        Planted::NamedBlocksGo => Bug::NamedBlocksGo,
+        Planted::LessIsOverlooked => Bug::LessIsOverlooked,
+        Planted::CompactionLosesRecords => Bug::CompactionLosesRecords,
     }));
 }

@@ -3,11 +3,14 @@ use super::faults::{Fault, random_fault};
 use super::ledger::Ledger;
 use super::losses::Losses;
 use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, ScmStart, run_operator};
+use super::namers::Names;
 use super::object_faults::ObjectFaults;
 use super::objects::Objects;
+use super::om_copy::OmCopy;
 use super::plan::{Plan, machine_at};
 use super::planted::{Planted, plant};
 use super::scheme::Step;
+use super::unnamed::Unnamed;
 use super::view::{View, Views};
 use crate::scenario::Links;
 use crate::services::{
@@ -82,7 +85,12 @@ pub(super) struct Run {
     pub(super) losses: Losses,
     pub(super) objects: Objects,
     pub(super) gateway_objects: Objects,
+    pub(super) names: Names,
+    /// Once it is known what keys name: what there is besides.
+    pub(super) unnamed: Option<Unnamed>,
     pub(super) object_faults: ObjectFaults,
+    /// Of the only OM, as it was once.
+    pub(super) om_copy: Option<OmCopy>,
     /// The member of SCM that is left when the others are lost; and when it was made the only one.
     pub(super) scm_survivor: Option<usize>,
     pub(super) scm_reset_at: Option<Duration>,
@@ -120,7 +128,7 @@ impl Run {
             logs::print(&trace);
         }
         trace.event(format_args!("{plan:?}"));
-        let ledger = Ledger::new(trace.clone());
+        let ledger = Ledger::new(trace.clone(), plan.sweeps.is_some());
         let mut world = World::new(random.next_u64(), trace);
         let disks = std::iter::repeat_n(1, plan.scms).chain(plan.disks.iter().copied());
         for (machine, disks) in disks.enumerate() {
@@ -168,7 +176,10 @@ impl Run {
             losses: Losses::default(),
             objects: Objects::default(),
             gateway_objects: Objects::default(),
+            names: Names::default(),
+            unnamed: None,
             object_faults,
+            om_copy: None,
             scm_survivor: None,
             scm_reset_at: None,
             known_to_survivor: BTreeSet::new(),
@@ -193,11 +204,15 @@ impl Life for Run {
         for machine in 0..self.plan.oms().end {
             self.start(machine);
         }
+        self.begin_sweeps();
         while self.world.now() < self.plan.faults_last.max(self.faults_until) {
             self.faults_step();
+            self.close_to_sweep();
+            self.copy_om()?;
             self.step()?;
         }
-        let settled = self.settle()?;
+        let mut settled = self.settle()?;
+        settled += self.check_names()?;
         self.check_end()?;
         let mut counts = self.ledger.counts();
         counts.events = self.world.trace().events();
@@ -273,7 +288,7 @@ impl Run {
         directories.clone()
     }
 
-    fn start(&mut self, machine: usize) {
+    pub(super) fn start(&mut self, machine: usize) {
         let (plan, ledger) = (self.plan.clone(), self.ledger.clone());
         let process = ProcessId(machine);
         self.failed.remove(&machine);
@@ -301,9 +316,18 @@ impl Run {
             let random = Random::new(self.random.next_u64());
             let scms = plan.scm_addresses();
             let (objects, gateway_objects) = (self.objects.clone(), self.gateway_objects.clone());
-            let views = self.views.clone();
-            let start =
-                ClientsStart { plan, ledger, scms, datanodes, objects, gateway_objects, views, random };
+            let (views, names) = (self.views.clone(), self.names.clone());
+            let start = ClientsStart {
+                plan,
+                ledger,
+                scms,
+                datanodes,
+                objects,
+                gateway_objects,
+                names,
+                views,
+                random,
+            };
             self.world.start(process, |context| start.run(context));
         } else if plan.oms().contains(&machine) {
             let directory = self.directories(machine).remove(0);
@@ -707,6 +731,7 @@ impl Run {
     pub(super) fn stop_faults(&mut self) {
         self.world.trace().event(format_args!("all faults stop"));
         self.mend_way_of_om();
+        self.world.network().slow_calls(None);
         self.links.clear();
         self.links.apply_to(self.world.network());
         self.steps.clear();

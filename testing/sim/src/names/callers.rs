@@ -26,6 +26,8 @@ pub(super) struct Caller {
     pub(super) number: u64,
     pub(super) writes: u64,
     pub(super) think_ms_max: u64,
+    /// It changes nothing, so none of its calls fails on a leader that cannot commit, and makes it look for another.
+    pub(super) only_asks: bool,
     /// Held while it calls.
     pub(super) at_work: Arc<()>,
 }
@@ -47,7 +49,10 @@ impl Caller {
     }
 
     fn draw(&mut self, history: usize) -> BucketOp {
-        match self.random.below(100) {
+        // What is drawn from there on are questions.
+        const QUESTIONS: u64 = 60;
+        let least = if self.only_asks { QUESTIONS } else { 0 };
+        match least + self.random.below(100 - least) {
             0..10 => BucketOp::Create,
             10..17 => BucketOp::Delete,
             17..47 => {
@@ -62,7 +67,7 @@ impl Caller {
             }
             47..60 if self.random.one_in(3) => BucketOp::DeleteKeys { keys: (0..KEYS as u8).collect() },
             47..60 => BucketOp::DeleteKeys { keys: vec![self.key()] },
-            60..80 => BucketOp::Read { key: self.key() },
+            QUESTIONS..80 => BucketOp::Read { key: self.key() },
             _ => {
                 let after = self.random.one_in(3).then(|| self.key());
                 BucketOp::List { after, limit: 1 + self.random.below(KEYS) as usize }

@@ -13,9 +13,11 @@ pub(super) enum Fault {
         side: Vec<usize>,
         one_way: bool,
     },
-    /// The leader of a group, by its place among all, is cut off from other OMs and SCM. Clients reach it.
+    /// The leader of a group, by its place among all, is cut off from other OMs and SCM. Clients reach it, and so does
+    /// a machine of clients that is cut off with it, and hears of no other leader.
     LoneLeader {
         group: usize,
+        clients: Option<usize>,
     },
     BadLink {
         from: usize,
@@ -82,8 +84,13 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
     let machine = random.below(servers.end as u64) as usize;
     let fault = match kind {
         0 | 1 => Fault::Partition { side: some(0..all, random), one_way: kind == 1 },
-        // Long enough for an election among the others.
-        2 => return Some((Fault::LoneLeader { group }, lasts + 3 * plan.om.timing.election_max)),
+        2 => {
+            let of_all = plan.clients();
+            let clients = of_all.start + random.below(of_all.len() as u64) as usize;
+            let clients = random.one_in(2).then_some(clients);
+            // Long enough for an election among the others.
+            return Some((Fault::LoneLeader { group, clients }, lasts + 3 * plan.om.timing.election_max));
+        }
         3 => {
             let (from, to) = (random.below(all as u64) as usize, random.below(all as u64) as usize);
             if from == to {

@@ -1,7 +1,8 @@
-//! A client's way to OMs that loses answers, and brings requests late, when whoever sent them has been told that they
-//! were lost, and has asked again.
+//! A client's way to OMs that loses answers, of which their caller hears at once or a while later, and brings requests late,
+//! when whoever sent them has been told that they were lost, and has asked again.
 
 use super::record::Record;
+use crate::scenario::below_one_of;
 use crate::world::SimConnector;
 use disk::sim::Random;
 use futures::future::BoxFuture;
@@ -18,9 +19,11 @@ use tonic::codegen::http::{Request, Response};
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
-/// Of so many calls the answer of one is lost, ...
+/// Of so many calls the answer of one is lost,
 const LOST_ONE_IN: u64 = 12;
-/// ... and one comes late,
+/// which its caller notices before one of these, chosen by chance: at once, or so late that a bucket has moved.
+const NOTICED_MS_MAX: [u64; 3] = [1, 400, 4_000];
+/// Of so many calls one comes late,
 const LATE_ONE_IN: u64 = 15;
 /// by less than that.
 const LATE_MS_MAX: u64 = 6_000;
@@ -50,7 +53,8 @@ struct Lossy {
 /// What becomes of a call.
 enum Fate {
     Arrives,
-    AnswerLost,
+    /// Its caller learns after that time that there will be none.
+    AnswerLost(Duration),
     Late(Duration),
 }
 
@@ -62,7 +66,7 @@ impl Lossy {
         }
         if random.one_in(LOST_ONE_IN) {
             self.record.count(|counts| counts.answers_lost += 1);
-            return Fate::AnswerLost;
+            return Fate::AnswerLost(Duration::from_millis(below_one_of(random, NOTICED_MS_MAX)));
         }
         if random.one_in(LATE_ONE_IN) {
             self.record.count(|counts| counts.requests_late += 1);
@@ -86,8 +90,9 @@ impl Service<Request<Body>> for Lossy {
         Box::pin(async move {
             match fate {
                 Fate::Arrives => inner.oneshot(request).await,
-                Fate::AnswerLost => {
+                Fate::AnswerLost(noticed) => {
                     ask(inner, request).await;
+                    sleep(noticed).await;
                     Err(Status::unavailable("the answer was lost"))
                 }
                 Fate::Late(late) => {

@@ -107,7 +107,7 @@ impl Mover {
         let mut om = OmClient::new(self.connector.connect(om).map_err(Failure::internal)?);
         let (volume, bucket) = (S3_VOLUME.to_owned(), name(history));
         let lookup = Lookup { place: Some(place), volume, bucket, key: "key-0".into() };
-        let request = Request::new(LookupKeysRequest { lookups: vec![lookup] });
+        let request = Request::new(LookupKeysRequest { lookups: vec![lookup], any_member: false });
         let request = proto::in_cluster(request, &self.client.view().cluster);
         let mut replies = om.lookup_keys(request).await?.into_inner().replies;
         match replies.pop().and_then(|reply| reply.result) {

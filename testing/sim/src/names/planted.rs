@@ -11,6 +11,8 @@ pub enum Planted {
     FreezeLeftOut,
     /// A group finds a bucket by its number alone, whatever epoch a request names.
     EpochsIgnored,
+    /// A replica of names that does not lead answers from what it has.
+    FollowersAnswerAlone,
     /// A bucket goes though it has keys.
     BucketsGoWithKeys,
 }
@@ -22,6 +24,7 @@ pub(super) fn plant(planted: Option<Planted>) {
         Planted::RequestsLeftBehind => Bug::RequestsLeftBehind,
         Planted::FreezeLeftOut => Bug::FreezeLeftOut,
         Planted::EpochsIgnored => Bug::EpochsIgnored,
+        Planted::FollowersAnswerAlone => Bug::FollowersAnswerAlone,
         Planted::BucketsGoWithKeys => Bug::BucketsGoWithKeys,
     }));
 }

@@ -14,7 +14,7 @@ use crate::services::{
 };
 use crate::world::{ProcessId, SimConnector, Trace, World};
 use clap::ValueEnum;
-use client::{Client, ClientOptions};
+use client::{Client, ClientOptions, OmReads};
 use disk::sim::{Random, SimDirectory, SimOptions};
 use statedb::DbMemory;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +25,8 @@ use tonic::service::Routes;
 /// A call that is not answered is repeated so often until its deadline.
 const TRIES: u32 = 4;
 const MOVERS: u64 = 2;
+/// Which of a machine's callers changes nothing.
+const ONLY_ASKS: u64 = 1;
 /// Groups have grown by then.
 const FIRST_FAULT: Duration = Duration::from_secs(4);
 
@@ -255,20 +257,21 @@ impl Clients {
         let machines = self.plan.clients().len() as u64;
         for number in (self.nth..self.plan.callers).step_by(machines as usize) {
             let caller = Caller {
-                client: self.client(self.plan.deadlines[number as usize % 3]),
+                client: self.client(self.plan.deadlines[number as usize % 3], reads_of(number / machines)),
                 histories: self.histories.clone(),
                 record: self.record.clone(),
                 random: Random::new(self.random.next_u64()),
                 number,
                 writes: 0,
                 think_ms_max: self.plan.think_ms_max,
+                only_asks: number / machines == ONLY_ASKS,
                 at_work: self.at_work.clone(),
             };
             tokio::spawn(caller.run());
         }
         for _ in (self.nth..MOVERS).step_by(machines as usize) {
             let mover = Mover {
-                client: self.client(self.plan.deadlines[0]),
+                client: self.client(self.plan.deadlines[0], OmReads::Leader),
                 histories: self.histories.clone(),
                 record: self.record.clone(),
                 random: Random::new(self.random.next_u64()),
@@ -282,11 +285,16 @@ impl Clients {
         }
     }
 
-    fn client(&mut self, deadline: Duration) -> Client {
+    fn client(&mut self, deadline: Duration, om_reads: OmReads) -> Client {
         let random = Arc::new(Mutex::new(Random::new(self.random.next_u64())));
         let connector = LossyConnector { inner: self.connector.clone(), record: self.record.clone(), random };
-        Client::over(options(&self.plan, deadline), Arc::new(connector))
+        Client::over(ClientOptions { om_reads, ..options(&self.plan, deadline) }, Arc::new(connector))
     }
+}
+
+/// The members that a machine's caller asks: every second one any, and the one that only asks the leader.
+fn reads_of(nth: u64) -> OmReads {
+    if nth.is_multiple_of(2) { OmReads::Any } else { OmReads::Leader }
 }
 
 /// Of a client that gives calls up after a time.

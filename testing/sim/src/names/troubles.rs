@@ -45,7 +45,7 @@ impl Run {
                 let cut = self.links.cut(&side, one_way);
                 self.later(until, Remedy::Network(cut));
             }
-            Fault::LoneLeader { group } => self.cut_leader_off(group, until),
+            Fault::LoneLeader { group, clients } => self.cut_leader_off(group, clients, until),
             Fault::BadLink { from, to, link } => {
                 record.count(|counts| counts.bad_links += 1);
                 let bad = self.links.add(vec![(ProcessId(from), ProcessId(to), link)]);
@@ -104,14 +104,15 @@ impl Run {
         }
     }
 
-    fn cut_leader_off(&mut self, group: usize, until: Duration) {
+    fn cut_leader_off(&mut self, group: usize, clients: Option<usize>, until: Duration) {
         let shown = self.view.newest();
         let leader = shown.as_ref().and_then(|shown| shown.leader(group));
         let Some(leader) = leader.and_then(|address| self.plan.machine_at(address)) else { return };
         self.record.count(|counts| counts.lone_leaders += 1);
         let cut = Link { is_cut: true, ..Link::FAST };
         let others = (0..self.plan.oms().end).filter(|other| *other != leader);
-        let pairs = others.flat_map(|other| [(leader, other), (other, leader)]);
+        let cut_off = || std::iter::once(leader).chain(clients);
+        let pairs = others.flat_map(|other| cut_off().flat_map(move |one| [(one, other), (other, one)]));
         let pairs = pairs.map(|(from, to)| (ProcessId(from), ProcessId(to), cut)).collect();
         let cut = self.links.add(pairs);
         self.later(until, Remedy::Network(cut));

@@ -75,6 +75,21 @@ impl MemoryTables {
         Some(current.read().expect("no holder panics").clone())
     }
 
+    /// What is in them, somewhere else, while nobody has them open.
+    pub(crate) fn copied(&self, root: &str, options: &DbOptions) -> anyhow::Result<MemoryTables> {
+        let copy = MemoryTables::new(root);
+        let places = self.places.lock().expect("no holder panics").clone();
+        for (group, place) in places {
+            let from = Db::open(&place.path(place.counts.load(Ordering::Relaxed)), options)?;
+            let mut changes = Changes::default();
+            from.scan(&[], None, usize::MAX)?.into_iter().for_each(|(key, value)| changes.put(key, value));
+            let to = Db::open(&copy.place(group).path(0), options)?;
+            Tables::write(&to, changes)?;
+            to.flush()?;
+        }
+        Ok(copy)
+    }
+
     fn place(&self, group: GroupId) -> MemoryDbPlace {
         let mut places = self.places.lock().expect("no holder panics");
         let new = || {

@@ -19,7 +19,7 @@ mod trace;
 pub use connector::SimConnector;
 pub(crate) use entropy::fix_entropy;
 pub use link::Link;
-pub use network::{Direction, Network, Observer, ProcessId, SILENCE_MAX, Sent};
+pub use network::{Direction, Network, Observer, ProcessId, SILENCE_MAX, Sent, SlowCalls};
 pub use process::{Context, Process, running};
 pub use trace::Trace;
 
@@ -104,6 +104,12 @@ impl World {
     pub fn replace_disk(&mut self, process: ProcessId, number: usize, disk: SimOptions) {
         assert!(!self.is_up(process), "{process} is up");
         self.processes[process.0].disks[number] = self.blank(disk);
+    }
+
+    /// Puts another disk in the place of one, in a machine that is off.
+    pub fn put_disk(&mut self, process: ProcessId, number: usize, disk: SimDisk) -> SimDisk {
+        assert!(!self.is_up(process), "{process} is up");
+        std::mem::replace(&mut self.processes[process.0].disks[number], disk)
     }
 
     pub fn processes(&self) -> impl Iterator<Item = ProcessId> + use<> {

@@ -66,6 +66,15 @@ pub struct Sent<'a> {
     pub data: &'a Bytes,
 }
 
+/// Calls of one kind that take longer to arrive than all others, each by chance. So those who are asked the same at the same
+/// time are asked at moments that are far apart.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowCalls {
+    /// The end of their path.
+    pub method: &'static str,
+    pub by_max: Duration,
+}
+
 /// Sees all data when it is sent, whether or not it arrives.
 pub type Observer = Arc<dyn Fn(&Sent<'_>) + Send + Sync>;
 
@@ -98,6 +107,7 @@ struct State {
     random: Random,
     trace: Trace,
     observer: Option<Observer>,
+    slow: Option<SlowCalls>,
     endpoints: Vec<Endpoint>,
     links: BTreeMap<(ProcessId, ProcessId), Way>,
     connections: BTreeMap<(Life, Life), Connection>,
@@ -160,6 +170,7 @@ impl Network {
             random: Random::new(seed),
             trace,
             observer: None,
+            slow: None,
             endpoints: Vec::new(),
             links: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -173,6 +184,10 @@ impl Network {
 
     pub fn observe(&self, observer: Observer) {
         self.lock().observer = Some(observer);
+    }
+
+    pub fn slow_calls(&self, slow: Option<SlowCalls>) {
+        self.lock().slow = slow;
     }
 
     pub fn link(&self, from: ProcessId, to: ProcessId) -> Link {
@@ -374,6 +389,11 @@ impl State {
                 way.stalled_until = way.stalled_until.max(self.now + pause);
             }
             arrival = (self.now + way.link.delay(&mut self.random)).max(way.stalled_until);
+        }
+        if let (Some(slow), Event::Request(_)) = (self.slow, &delivery.event)
+            && wire.path.ends_with(slow.method)
+        {
+            arrival += Duration::from_millis(self.random.below(1 + slow.by_max.as_millis() as u64));
         }
         let end = wire.receiver(delivery.direction);
         arrival = arrival.max(end.last_arrival);

@@ -6,7 +6,7 @@ const SEEDS: u64 = 20;
 #[test]
 fn a_slice_of_seeds_passes() {
     let report =
-        Campaign { first_seed: 21, seeds: SEEDS, threads: 2, is_printed: false, planted: None }.run();
+        Campaign { first_seed: 41, seeds: SEEDS, threads: 2, is_printed: false, planted: None }.run();
     assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
     // A slice in which nothing happens proves nothing.
     for (name, count) in report.counts.named() {

@@ -5,9 +5,9 @@ use flotilla_sim::cluster::Planted;
 use flotilla_sim::seeds::{Campaign, Report, Simulated};
 
 /// Seeds that are over soon.
-const SLICE: [u64; 8] = [1, 7, 18, 30, 47, 50, 52, 53];
+const SLICE: [u64; 9] = [1, 3, 7, 18, 30, 47, 50, 52, 53];
 /// Events that must happen in one of them: a slice in which nothing happens proves nothing.
-const REACHED: [&str; 31] = [
+const REACHED: [&str; 36] = [
     "blocks",
     "reads",
     "replicas_compared",
@@ -39,6 +39,11 @@ const REACHED: [&str; 31] = [
     "om_crashes",
     "om_emptied",
     "buckets_moved",
+    "names_given",
+    "names_deleted",
+    "objects_given_up",
+    "containers_swept",
+    "orphans",
 ];
 /// Tried before a bug counts as not found. The first one shows it, unless what is simulated has changed.
 const SEEDS_MAX: u64 = 12;
@@ -108,7 +113,8 @@ fn what_ended_alone_and_is_taken_for_the_truth() {
 #[test]
 fn copies_that_nobody_looks_at() {
     let in_the_way = ["are under-replicated", "containers are in trouble"];
-    check(Planted::ImportsUnverified, 64, &["is bad, and nobody damaged it", in_the_way[0], in_the_way[1]]);
+    let bad = ["is bad, and nobody damaged it", "checksum mismatch in the", "cannot be read from"];
+    check(Planted::ImportsUnverified, 17, &[&bad[..], &in_the_way[..]].concat());
 }
 
 /// The bytes of another block, from a member that was cut off with a long tail and is alone now.
@@ -119,6 +125,7 @@ fn a_tail_that_nobody_acknowledged_and_somebody_reads() {
 
 /// A member on a disk that is full for good never has the container, and another one is lost.
 #[test]
+#[ignore = "three minutes; the tests of scm's nodes find it at once"]
 fn a_member_that_stands_still_and_is_waited_for() {
     check(Planted::ComingForEver, 50, &["no fault for"]);
 }
@@ -145,7 +152,7 @@ fn a_replica_that_brings_back_what_the_others_have_discarded() {
 /// A container's number is given to another one, which ends before what was acknowledged in the first.
 #[test]
 fn numbers_that_are_drawn_again() {
-    check(Planted::NumbersDrawnAgain, 10, &["as its last record, and block", "as its last record, on"]);
+    check(Planted::NumbersDrawnAgain, 12, &["as its last record, and block", "as its last record, on"]);
 }
 
 /// A write that was overwritten or deleted comes back when its client, who lost the answer, asks again.
@@ -157,7 +164,7 @@ fn requests_to_om_that_take_effect_again() {
 /// A write that was acknowledged after the last rows of its bucket had been read is in neither group.
 #[test]
 fn a_bucket_that_changes_while_its_last_rows_move() {
-    check(Planted::FreezeLeftOut, 1, &["has a history that cannot be"]);
+    check(Planted::FreezeLeftOut, 4, &["has a history that cannot be"]);
 }
 
 /// A change whose answer was lost is asked again where its bucket is by then, and takes effect again.
@@ -165,4 +172,34 @@ fn a_bucket_that_changes_while_its_last_rows_move() {
 #[ignore = "two minutes; om's model of buckets that move finds it in seconds"]
 fn requests_that_a_moved_bucket_leaves_behind() {
     check(Planted::RequestsLeftBehind, 9, &["has a history that cannot be"]);
+}
+
+/// A block is named after its container was swept.
+#[test]
+fn a_sweep_without_its_fence() {
+    check(Planted::FencesIgnored, 1, &["which a key names", "is DELETED, and a key names"]);
+}
+
+/// A bucket goes from a group that is yet to be asked to one that was.
+#[test]
+fn a_sweep_that_overlooks_a_move() {
+    check(Planted::MovesOverlooked, 9, &["which a key names", "is DELETED, and a key names"]);
+}
+
+/// One of the two keys that name a block is deleted.
+#[test]
+fn filed_blocks_that_go_though_a_key_names_them() {
+    check(Planted::NamedBlocksGo, 1, &["which a key names", "is DELETED, and a key names"]);
+}
+
+/// The only OM runs on an old copy of its directory for a while.
+#[test]
+#[ignore = "two minutes and a half; om's model of sweeps finds it in seconds"]
+fn names_that_are_missing_for_a_while_and_taken_for_all_that_there_are() {
+    check(Planted::LessIsOverlooked, 1, &["which a key names", "is DELETED, and a key names"]);
+}
+
+#[test]
+fn a_compaction_that_loses_records() {
+    check(Planted::CompactionLosesRecords, 1, &["is bad, and nobody damaged it"]);
 }

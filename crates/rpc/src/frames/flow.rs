@@ -1,0 +1,109 @@
+use super::head::{DATA_BYTES_MAX, Malformed};
+
+/// What a frame of data takes of the windows besides its bytes: about what it takes in memory. Without it a peer could
+/// fill memory with frames of one byte.
+pub(super) const FRAME_COST: u32 = 64;
+
+/// Room for data, of a call or of all on a connection: what may be sent, and what may come.
+#[derive(Debug)]
+pub(super) struct Flow {
+    /// What may be sent.
+    credit: u32,
+    /// That, when the peer has taken all.
+    credit_max: u32,
+    /// What may come.
+    window: u32,
+    /// That, when all was taken here.
+    window_max: u32,
+    /// What was taken here and is not yet given back.
+    owed: u32,
+}
+
+impl Flow {
+    pub(super) fn new(window: u32, credit: u32) -> Flow {
+        Flow { credit, credit_max: credit, window, window_max: window, owed: 0 }
+    }
+
+    /// The most bytes of `wanted` that one frame may have now. One that fits into half the window waits until it can go
+    /// in one piece: who has taken all that was sent has said so by then.
+    pub(super) fn sendable(&self, wanted: u32) -> Option<u32> {
+        let whole = wanted + FRAME_COST;
+        let may_go = self.credit >= whole || whole > self.credit_max / 2 && self.credit > FRAME_COST;
+        may_go.then(|| wanted.min(self.credit.saturating_sub(FRAME_COST)))
+    }
+
+    /// A frame of so many bytes is sent.
+    pub(super) fn sent(&mut self, bytes: u32) {
+        self.credit -= bytes + FRAME_COST;
+    }
+
+    pub(super) fn more_credit(&mut self, bytes: u32) -> Result<(), Malformed> {
+        let credit = self.credit.checked_add(bytes).filter(|credit| *credit <= i32::MAX as u32);
+        self.credit = credit.ok_or(Malformed::Window)?;
+        Ok(())
+    }
+
+    /// Something came that takes so much.
+    pub(super) fn came(&mut self, cost: u32) -> Result<(), Malformed> {
+        self.window = self.window.checked_sub(cost).ok_or(Malformed::Window)?;
+        Ok(())
+    }
+
+    /// So much of what came was taken. Answers what is to be given back now: half of the window, or anything where the
+    /// peer may be waiting for it. (Of a connection's window calls that nobody reads may hold the rest.)
+    pub(super) fn taken(&mut self, cost: u32) -> Option<u32> {
+        self.owed += cost;
+        let is_due = self.owed >= self.window_max / 2 || self.window < DATA_BYTES_MAX as u32 + FRAME_COST;
+        if !is_due {
+            return None;
+        }
+        let owed = std::mem::take(&mut self.owed);
+        self.window += owed;
+        Some(owed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u32 = 1 << 20;
+
+    #[test]
+    fn a_frame_goes_in_one_piece_where_it_can_and_in_parts_where_the_window_is_small() {
+        let mut large = Flow::new(0, 4 * MIB);
+        assert_eq!(large.sendable(MIB), Some(MIB));
+        for _ in 0..3 {
+            large.sent(MIB);
+        }
+        assert_eq!(large.sendable(MIB), None, "it waits for the rest of its room");
+        assert_eq!(large.sendable(MIB / 2), Some(MIB / 2));
+        large.more_credit(4 * FRAME_COST).unwrap();
+        assert_eq!(large.sendable(MIB), Some(MIB));
+        let mut small = Flow::new(0, MIB);
+        assert_eq!(small.sendable(MIB), Some(MIB - FRAME_COST));
+        small.sent(MIB - FRAME_COST);
+        assert_eq!(small.sendable(1), None);
+        small.more_credit(FRAME_COST + 1).unwrap();
+        assert_eq!(small.sendable(MIB), Some(1));
+    }
+
+    #[test]
+    fn room_is_given_back_by_halves_and_at_once_where_a_frame_might_wait() {
+        let mut large = Flow::new(16 * MIB, 0);
+        large.came(8 * MIB).unwrap();
+        assert_eq!(large.taken(8 * MIB - 1), None);
+        assert_eq!(large.taken(1), Some(8 * MIB));
+        large.came(16 * MIB).unwrap();
+        assert_eq!(large.came(1), Err(Malformed::Window));
+        assert_eq!(large.taken(65), Some(65));
+    }
+
+    #[test]
+    fn credit_has_an_end() {
+        let mut flow = Flow::new(0, 5);
+        assert_eq!(flow.more_credit(i32::MAX as u32), Err(Malformed::Window));
+        assert_eq!(flow.more_credit(u32::MAX), Err(Malformed::Window));
+        assert_eq!(flow.more_credit(i32::MAX as u32 - 5), Ok(()));
+    }
+}
