@@ -1,11 +1,18 @@
 //! Rates and counts that all copies of a node share.
 
 use parking::Throttle;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Semaphore;
+
+/// Containers that are sent at a time, with a few MiB each on their way; SCM asks for far fewer.
+const SENDS_MAX: usize = 32;
 
 pub(crate) struct Copies {
     pub sending: Throttle,
     pub receiving: Throttle,
+    /// A permit for each container that may be sent.
+    pub sends: Arc<Semaphore>,
     pub counters: CopyCounters,
 }
 
@@ -39,6 +46,7 @@ impl Copies {
         Copies {
             sending: Throttle::new(bytes_per_second),
             receiving: Throttle::new(bytes_per_second),
+            sends: Arc::new(Semaphore::new(SENDS_MAX)),
             counters: CopyCounters::default(),
         }
     }

@@ -106,7 +106,7 @@ pub(crate) async fn finish_deletions(
     container: ContainerId,
 ) -> Result<(), Failure> {
     let _deleting = disk.deleting.lock().await;
-    let discards = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
+    let discards = disk.space.settled_discards(OWNERS_DIR, OwnerId::from(container)).await;
     let discards = match discards.map_err(anyhow::Error::from) {
         Ok(discards) => discards,
         Err(failure) => {
@@ -196,7 +196,7 @@ async fn carry_out(
 /// Forgets the rows that a deletion has left which failed half way, and with them the hash of before. To be called with the
 /// disk's lock for deletions.
 pub(crate) async fn forget_listed(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
-    let listed = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await?.tags();
+    let listed = disk.space.settled_discards(OWNERS_DIR, OwnerId::from(container)).await?.tags();
     forget(disk, container, listed).await.map(drop)
 }
 

@@ -124,15 +124,18 @@ impl Disks {
 
     /// The disk that holds a container, and what its index says of it: of two, the one whose replica is
     /// closed. A disk that was out of use for a while may have what was never finished there, and was copied
-    /// to another one meanwhile. Blocks.
+    /// to another one meanwhile. One that has failed is asked last. Blocks.
     pub(crate) fn holding(
         &self,
         container: ContainerId,
     ) -> anyhow::Result<Option<(&Arc<DatanodeDisk>, ContainerRecord)>> {
         let (mut held, mut failed) = (None, None);
-        for disk in &self.open {
+        for (disk, works) in self.to_be_asked() {
+            if held.is_some() && !works {
+                break;
+            }
             match disk.index.container(container) {
-                Ok(Some(record)) if record.state == ContainerState::Closed && disk.failure().is_none() => {
+                Ok(Some(record)) if record.state == ContainerState::Closed && works => {
                     return Ok(Some((disk, record)));
                 }
                 Ok(Some(record)) => held = held.or(Some((disk, record))),
@@ -146,6 +149,26 @@ impl Disks {
         }
     }
 
+    /// The disks in the order in which they are asked for a container: those that work, then those that do not.
+    fn to_be_asked(&self) -> impl Iterator<Item = (&Arc<DatanodeDisk>, bool)> {
+        let these = |works: bool| {
+            let these = self.open.iter().filter(move |disk| disk.failure().is_none() == works);
+            these.map(move |disk| (disk, works))
+        };
+        these(true).chain(these(false))
+    }
+
+    /// Whether a disk that works has a closed replica of a container. Blocks.
+    pub(crate) fn have_closed(&self, container: ContainerId) -> anyhow::Result<bool> {
+        for disk in self.open.iter().filter(|disk| disk.failure().is_none()) {
+            let record = disk.index.container(container)?;
+            if record.is_some_and(|record| record.state == ContainerState::Closed) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// [`Disks::holding`] without blocking. `None` also where something of it is not in memory: what is found
     /// must not depend on which disk's index happens to be.
     pub(crate) fn holding_in_memory(
@@ -153,9 +176,12 @@ impl Disks {
         container: ContainerId,
     ) -> Option<(&Arc<DatanodeDisk>, ContainerRecord)> {
         let mut held = None;
-        for disk in &self.open {
+        for (disk, works) in self.to_be_asked() {
+            if held.is_some() && !works {
+                break;
+            }
             match disk.index.in_memory().container(container).ok()? {
-                Some(record) if record.state == ContainerState::Closed && disk.failure().is_none() => {
+                Some(record) if record.state == ContainerState::Closed && works => {
                     return Some((disk, record));
                 }
                 Some(record) => held = held.or(Some((disk, record))),

@@ -109,6 +109,7 @@ impl Datanode {
         upkeep::recover(disks).await;
         carrier.opener.open_existing().await;
         upkeep::take_inventory(disks, pipelines, executor, workers).await;
+        upkeep::start_removing_seconds(means, workers);
         upkeep::start_scrubbing(disks, options, &clock, workers);
         upkeep::start_compacting(disks, pipelines, options, workers);
         upkeep::start_watching(disks, options, workers);

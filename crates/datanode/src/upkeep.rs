@@ -8,7 +8,7 @@ use crate::hasher::Hasher;
 use crate::import;
 use crate::inventory::Surveyor;
 use crate::options::DatanodeOptions;
-use crate::orders::{self, Executor, Sweeper};
+use crate::orders::{self, Executor, Means, SecondReplicas, Sweeper};
 use crate::pipelines::Pipelines;
 use crate::scrub::{ScrubOptions, Scrubber};
 use crate::workers::Workers;
@@ -45,6 +45,13 @@ pub(crate) async fn take_inventory(
     workers.spawn_until_stop(Sweeper::new(disks.clone(), executor.clone()).run());
     for disk in &disks.open {
         workers.spawn_until_stop(Hasher::new(disk.clone()).run());
+    }
+}
+
+/// Begins to look for containers that are on two disks of the node.
+pub(crate) fn start_removing_seconds(means: &Means, workers: &Workers) {
+    if means.disks.open.len() > 1 {
+        workers.spawn_until_stop(SecondReplicas::new(means.clone()).run());
     }
 }
 

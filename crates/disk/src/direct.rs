@@ -6,6 +6,7 @@
 //! writes of one file come one after another, as a log's do; with two under way at the same place (or in one
 //! large page) it may give up, and call that an error of the disk.
 
+use crate::IoFuture;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -110,8 +111,11 @@ pub(crate) struct DataFile {
     pub(crate) file: Arc<File>,
     direct: Arc<Direct>,
     around: OnceLock<Option<Arc<File>>>,
-    /// Something was written into it that only a sync of all of it makes durable.
+    /// Something is written into it by and by that only a sync of all of it makes durable.
     has_unsynced: AtomicBool,
+    /// It had something when it was opened, which was not synced since: whoever wrote that may have been killed before
+    /// his sync.
+    has_earlier: Arc<AtomicBool>,
 }
 
 /// One of the writes that a write is made of.
@@ -147,11 +151,13 @@ impl std::fmt::Debug for Instead {
 
 impl DataFile {
     pub(crate) fn new(file: File, direct: Arc<Direct>) -> DataFile {
+        let is_empty = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
         DataFile {
             file: Arc::new(file),
             direct,
             around: OnceLock::new(),
             has_unsynced: AtomicBool::new(false),
+            has_earlier: Arc::new(AtomicBool::new(!is_empty)),
         }
     }
 
@@ -160,9 +166,22 @@ impl DataFile {
         self.has_unsynced.store(true, Ordering::Relaxed);
     }
 
-    /// Whether each write of it so far was made durable with what it wrote.
+    /// Notes that all of it is synced, once a sync that begins now has succeeded.
+    pub(crate) fn synced(&self, sync: IoFuture<()>) -> IoFuture<()> {
+        if !self.has_earlier.load(Ordering::Relaxed) {
+            return sync;
+        }
+        let has_earlier = self.has_earlier.clone();
+        Box::pin(async move {
+            sync.await?;
+            has_earlier.store(false, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    /// Whether all that is in it was made durable by whoever wrote it.
     pub(crate) fn is_synced(&self) -> bool {
-        !self.has_unsynced.load(Ordering::Relaxed)
+        !self.has_unsynced.load(Ordering::Relaxed) && !self.has_earlier.load(Ordering::Relaxed)
     }
 
     /// The parts of a write, in this order; none of them is empty.

@@ -38,7 +38,7 @@ impl File for RealFile {
 
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
         if let Some(ring) = &self.disk.ring {
-            return ring.write(&self.data, &self.path, offset, buffers, true);
+            return self.data.synced(ring.write(&self.data, &self.path, offset, buffers, true));
         }
         let (health, file, path) = (self.disk.health.clone(), self.data.file.clone(), self.path.clone());
         self.disk.pool.run(Kind::Change, move || {
@@ -71,16 +71,16 @@ impl File for RealFile {
 
     fn sync_data(&self) -> IoFuture<()> {
         if let Some(ring) = &self.disk.ring {
-            return ring.sync(&self.data.file, &self.path);
+            return self.data.synced(ring.sync(&self.data.file, &self.path));
         }
         self.run(Operation::Sync, "sync", |file| file.sync_data())
     }
 
     fn settle(&self) -> IoFuture<()> {
-        self.run(Operation::Sync, "settle", |file| {
+        self.data.synced(self.run(Operation::Sync, "settle", |file| {
             file.sync_data()?;
             syscalls::forget_cached(file)
-        })
+        }))
     }
 
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {

@@ -283,6 +283,19 @@ impl LogSpace {
         Discards::read(&**self.disk(), owners_dir, owner).await
     }
 
+    /// [`LogSpace::discards`] that may be acted upon: they are durable, and it is the disk that says so. A process that
+    /// was killed, or whose sync failed, may have left in memory what never reached it.
+    pub async fn settled_discards(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
+        match self.disk().open(&path(owners_dir, owner), false).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => {
+                opened?.settle().await?;
+                self.disk().sync_dir(&owner_dir(owners_dir, owner)).await?;
+            }
+        }
+        self.discards(owners_dir, owner).await
+    }
+
     /// Remembers, durably, that the bodies of these records are given up, each as its tag; what is remembered
     /// already is skipped. Changes none of them. Their heads are read: a record that is not there as said is
     /// an error, and then nothing is remembered. No log may write to the owner any more; one caller at a time
@@ -295,7 +308,7 @@ impl LogSpace {
     ) -> Result<Discards, ReadError> {
         let file = path(owners_dir, owner);
         let io_error = |error| read_error(file.clone(), 0, ScanError::Io(error));
-        let mut discards = self.discards(owners_dir, owner).await.map_err(io_error)?;
+        let mut discards = self.settled_discards(owners_dir, owner).await.map_err(io_error)?;
         let at = |record: &Discarded| (record.place.segment, record.place.offset);
         let listed: BTreeSet<(u32, u64)> = discards.iter().map(at).collect();
         let mut fresh = Vec::new();
@@ -319,7 +332,7 @@ impl LogSpace {
         owner: OwnerId,
         names: &BTreeMap<LogIndex, u128>,
     ) -> io::Result<()> {
-        let mut discards = self.discards(owners_dir, owner).await?;
+        let mut discards = self.settled_discards(owners_dir, owner).await?;
         let nameless = discards.iter().filter(|record| record.name.is_none());
         let named = nameless.filter_map(|record| {
             let name = Some(*names.get(&record.index)?);
@@ -339,7 +352,7 @@ impl LogSpace {
         owner: OwnerId,
         place_now: impl Fn(&Place) -> Option<Place>,
     ) -> io::Result<()> {
-        let mut discards = self.discards(owners_dir, owner).await?;
+        let mut discards = self.settled_discards(owners_dir, owner).await?;
         let gone = discards.iter().filter(|record| !discards.is_here(record));
         let moved = gone.filter_map(|record| Some(Discarded { place: place_now(&record.place)?, ..*record }));
         let fresh: Vec<Discarded> = moved.collect();
@@ -494,6 +507,32 @@ mod tests {
         let both = Discards::decode(OwnerId(0x11), &[&old[..], &second].concat());
         assert_eq!(both.iter().collect::<Vec<_>>(), [&named], "what was named later has its name");
         assert_ne!(crc, old_crc);
+    }
+
+    /// Its sync fails, and the page cache goes on showing what may never have reached the disk.
+    #[tokio::test]
+    async fn a_list_that_is_acted_upon_is_there_after_a_loss_of_power() {
+        let owner = OwnerId(0x11);
+        let mut found = Vec::new();
+        for seed in 0..20 {
+            let options = disk::sim::SimOptions { seed, ..Default::default() };
+            let first = disk::sim::SimDisk::new(options);
+            let space = LogSpace::new(Arc::new(first.clone()), Default::default());
+            space.disk().create_dir_all(&owner_dir("owners", owner)).await.unwrap();
+            space.disk().sync_dir("owners").await.unwrap();
+            let mut none = Discards::none(owner);
+            first.fail_sync_from(first.steps());
+            let list = space.append_discards("owners", &mut none, &[record(0x44, 0x48, 0x55)]).await;
+            assert!(list.is_err());
+            let second = first.kill(options);
+            let space = LogSpace::new(Arc::new(second.clone()), Default::default());
+            let told = space.settled_discards("owners", owner).await.unwrap();
+            let third = second.lose_power(disk::sim::Loss::AllUnsynced, options);
+            let kept = Discards::read(&third, "owners", owner).await.unwrap();
+            assert_eq!(told.tags(), kept.tags(), "seed {seed}");
+            found.push(told.is_empty());
+        }
+        assert!(found.contains(&true) && found.contains(&false), "{found:?}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub(crate) struct Balancer {
     threshold_percent: u64,
     moves_max: usize,
     copies_per_node_max: usize,
+    keep_free_percent: u64,
     cursor: ContainerId,
 }
 
@@ -35,6 +36,7 @@ impl Balancer {
             threshold_percent: options.balancer_threshold_percent,
             moves_max: options.balancer_moves_max,
             copies_per_node_max: options.copies_per_node_max,
+            keep_free_percent: options.keep_free_percent,
             cursor: ContainerId(0),
         }
     }
@@ -69,7 +71,8 @@ impl Balancer {
             let bytes = movable_bytes(&known, from, views, tasks)?;
             let sources: Vec<NodeId> = sources(&known, from, &copies, self.copies_per_node_max);
             let (to, _) = *nodes_by_use.iter().find(|(to, view)| {
-                let evens = is_worth(bytes, &fullest, view);
+                let evens =
+                    is_worth(bytes, &fullest, view) && view.has_room_for(bytes, self.keep_free_percent);
                 let takes = copies.to(*to) < self.copies_per_node_max
                     && !tasks.avoids(*to, TaskKind::TaskCopy, container, world.now);
                 let is_new = !known.replicas.iter().any(|(holder, _)| holder == to);
@@ -156,7 +159,7 @@ fn is_worth(bytes: u64, from: &NodeView, to: &NodeView) -> bool {
     let after = |view: &NodeView, free_bytes: u64| NodeView { free_bytes, ..*view }.utilization();
     let from_after = after(from, from.free_bytes.saturating_add(bytes));
     let to_after = after(to, to.free_bytes.saturating_sub(bytes));
-    from_after >= to_after && to.free_bytes > bytes
+    from_after >= to_after
 }
 
 #[cfg(test)]
@@ -174,7 +177,13 @@ mod tests {
     use tokio::time::Instant;
 
     fn balancer() -> Balancer {
-        Balancer { threshold_percent: 10, moves_max: 2, copies_per_node_max: 2, cursor: ContainerId(0) }
+        Balancer {
+            threshold_percent: 10,
+            moves_max: 2,
+            copies_per_node_max: 2,
+            keep_free_percent: 5,
+            cursor: ContainerId(0),
+        }
     }
 
     /// Four nodes of 1 000 bytes with `free` of each; one closed container of 50 bytes on the first three.
@@ -242,6 +251,16 @@ mod tests {
     fn a_move_that_only_swaps_is_not_made() {
         // 40 bytes apart around a container of 50, in a cluster that others make uneven.
         check([900, 440, 900, 480], true, None);
+    }
+
+    #[test]
+    fn a_node_keeps_its_share_free_beyond_a_move_as_beyond_a_copy() {
+        let (tables, nodes, now) = cluster([500, 200, 500, 800], true);
+        for (keep_free_percent, is_moved) in [(75, true), (76, false)] {
+            let mut balancer = Balancer { keep_free_percent, ..balancer() };
+            let found = balancer.next_move(&World::at(&tables, &nodes, now), &Tasks::default());
+            assert_eq!(found.is_some(), is_moved, "{keep_free_percent}");
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ struct Crowds {
     stay: Duration,
     /// The p99 that an honest client may have beside them, as a multiple of that without them.
     p99_to_quiet_max: f64,
+    /// The p99 that honest requests may have, whatever else this machine does: it says that nobody waits for a
+    /// stranger until his time is over.
+    p99_max: Duration,
 }
 
 /// Other work of this machine may slow down either of two windows of a few seconds: of seven rounds the one
@@ -42,8 +45,9 @@ const IN_A_CAMPAIGN: Crowds = Crowds {
     rounds: 7,
     stay: Duration::from_secs(4),
     p99_to_quiet_max: 1.5,
+    p99_max: Duration::from_secs(2),
 };
-/// Too few requests for a ratio to mean anything.
+/// Too few requests for a ratio to mean anything, and for the slowest of them not to be the p99.
 const AMONG_TESTS: Crowds = Crowds {
     half_sent: 60,
     slow_readers: 40,
@@ -51,6 +55,7 @@ const AMONG_TESTS: Crowds = Crowds {
     rounds: 1,
     stay: Duration::from_millis(700),
     p99_to_quiet_max: f64::INFINITY,
+    p99_max: Duration::from_secs(20),
 };
 
 /// A cluster that just started is ready by then, on a machine that stands still now and again.
@@ -62,9 +67,6 @@ const FILES_BESIDE: usize = 1000;
 const FILES_MORE_MAX: usize = 24;
 /// A connection costs some KiB while it is there; what is left afterwards is the allocator's.
 const MEMORY_MORE_MAX: u64 = 256 << 20;
-/// Of honest requests beside all of it, whatever else this machine does: it says that nobody waits for a
-/// stranger.
-const P99_MAX: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(60);
 const LARGE_BYTES: usize = 8 << 20;
 
@@ -253,7 +255,7 @@ impl Drill {
                 let left = self.stay.saturating_sub(begun.elapsed());
                 tokio::time::sleep(Duration::from_secs(1).min(left)).await;
             }
-            phase.rounds.push([quiet, self.window(name, begun)]);
+            phase.rounds.push([quiet, self.window(name, begun).await]);
             self.store.assert_ready(name).await;
             phase.strangers = crowd.count();
             phase.arrival = phase.arrival.max(begun - from);
@@ -272,12 +274,21 @@ impl Drill {
     async fn quiet(&self) -> Window {
         let begun = Instant::now();
         tokio::time::sleep(self.stay).await;
-        self.window("quiet", begun)
+        self.window("quiet", begun).await
     }
 
-    fn window(&self, name: &str, begun: Instant) -> Window {
-        let took = self.honest.took(begun..Instant::now());
-        assert!(!took.is_empty(), "{name}: no honest request came to an end\n{}", self.store.gateway.log());
+    /// From `begun` until now, and on until some request has ended: one may wait for a disk that stands still.
+    async fn window(&self, name: &str, begun: Instant) -> Window {
+        let give_up = Instant::now() + DEADLINE;
+        let took = loop {
+            let took = self.honest.took(begun..Instant::now());
+            if !took.is_empty() {
+                break took;
+            }
+            let log = || self.store.gateway.log();
+            assert!(Instant::now() < give_up, "{name}: no honest request comes to an end\n{}", log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
         let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
         println!("{name}: {} honest requests, p50 {p50:?}, p99 {p99:?}", took.len());
         Window { requests: took.len(), p50, p99 }
@@ -341,7 +352,7 @@ async fn run(crowds: Crowds) -> Map<String, Value> {
     let begun = Instant::now();
     let said = garbage::throw(&drill.store, 4 * crowds.stay).await;
     drill.store.assert_ready("after garbage").await;
-    let rounds = vec![[quiet, drill.window("garbage", begun)]];
+    let rounds = vec![[quiet, drill.window("garbage", begun).await]];
     let memory_now = memory(&drill.store.gateway, "VmRSS:");
     let arrival = Duration::ZERO;
     drill.phases.push(Phase { name: "garbage", strangers: said, rounds, arrival, memory: memory_now });
@@ -357,7 +368,7 @@ async fn run(crowds: Crowds) -> Map<String, Value> {
         figures(&drill.phases, [memory_before, memory_after, memory_peak], [files_before, files_after]);
     for phase in &drill.phases {
         let (name, slowest) = (phase.name, phase.median(|[_, beside]| beside.p99.as_secs_f64()));
-        assert!(slowest <= P99_MAX.as_secs_f64(), "{name}: the 99th percentile is {slowest} s");
+        assert!(slowest <= crowds.p99_max.as_secs_f64(), "{name}: the 99th percentile is {slowest} s");
         // Who throws garbage without a pause is work, and takes his share of the processors.
         let ratio = phase.p99_to_quiet();
         assert!(

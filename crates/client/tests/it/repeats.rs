@@ -118,7 +118,8 @@ async fn delete(
     let om_that_says = Scripted { answers, places, tries: Arc::default(), asked: Arc::default() };
     let routes = Routes::new(OmServer::new(om_that_says.clone()));
     let server = tokio::spawn(rpc::serve(listener, routes, std::future::pending()));
-    let call_timeout = Duration::from_millis(500);
+    // A second try that is late would be followed by a third.
+    let call_timeout = Duration::from_secs(2);
     let client = Client::connect(ClientOptions { om, call_timeout, ..cluster.client_options() });
     let answer = client.delete_keys(S3_VOLUME, BUCKET, vec!["a".into()], None).await;
     let tries = om_that_says.tries.lock().unwrap().clone();

@@ -191,21 +191,12 @@ impl Inventory {
 
     /// Puts what was read since [`Inventory::removals`] said `as_of`. Where any was forgotten meanwhile it
     /// may be this one, which is read again: SCM would count a replica that is not there, and nobody would
-    /// ever take it back. Of one on two disks, that is told of which is read
-    /// ([`crate::disks::Disks::holding`]).
+    /// ever take it back.
     pub(crate) fn put_read(&self, container: ContainerId, replica: Replica, as_of: u64) {
         let mut state = self.lock();
         if as_of != state.removals {
             drop(state);
             self.look_again(replica.disk, container);
-            return;
-        }
-        let is_second = |known: &Replica| {
-            known.disk != replica.disk
-                && known.state == ContainerState::Closed
-                && replica.state != ContainerState::Closed
-        };
-        if state.replicas.get(&container).is_some_and(is_second) {
             return;
         }
         let before = state.replicas.insert(container, replica.clone());

@@ -1,6 +1,7 @@
 //! Reading replicas from their disks.
 
 use super::{Inventory, Replica};
+use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::container_reader::{ContainerReader, DiskUse, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
@@ -119,6 +120,12 @@ impl Surveyor {
             self.inventory.remove(container, disk.id);
             return Ok(None);
         };
+        if let Some(read) = self.read_elsewhere(disk, container).await? {
+            if self.inventory.get(container).is_none_or(|told| told.disk != read) {
+                self.inventory.look_again(read, container);
+            }
+            return Ok(self.open_before(disk, &record));
+        }
         if is_end && ContainerEnd::read(&**disk.space.disk(), container).await?.is_none() {
             // Its pipeline ended with it: nothing was ever in it, and to SCM it never was.
             self.inventory.remove(container, disk.id);
@@ -176,6 +183,20 @@ impl Surveyor {
         };
         self.inventory.put_read(container, replica, as_of);
         Ok(self.open_before(disk, &record))
+    }
+
+    /// The other disk from which a container is read that this one has too: SCM is told of the replica there.
+    async fn read_elsewhere(
+        &self,
+        disk: &Arc<DatanodeDisk>,
+        container: ContainerId,
+    ) -> anyhow::Result<Option<DiskId>> {
+        if self.disks.open.len() == 1 {
+            return Ok(None);
+        }
+        let disks = self.disks.clone();
+        let held = blocking(move || Ok(disks.holding(container)?.map(|(disk, _)| disk.id))).await?;
+        Ok(held.filter(|held| *held != disk.id))
     }
 
     /// Notes a replica that cannot be read at the moment, and of which nothing is known: it is there

@@ -149,20 +149,6 @@ async fn news_wake_the_heartbeat_and_sizes_do_not() {
     assert!(woken().await && inventory.get(ContainerId(1)).is_none());
 }
 
-#[test]
-fn of_one_on_two_disks_the_closed_one_is_told_of() {
-    let of = |disk, state| Replica { disk: DiskId(disk), state, ..replica(1) };
-    let inventory = Inventory::default();
-    for disks in [[7, 8], [8, 7]] {
-        inventory.put(ContainerId(1), of(disks[0], ContainerState::WithoutLog));
-        inventory.put(ContainerId(1), of(disks[1], ContainerState::Closed));
-        inventory.put(ContainerId(1), of(disks[0], ContainerState::Open));
-        let told = inventory.get(ContainerId(1)).unwrap();
-        assert_eq!((told.disk, told.state), (DiskId(disks[1]), ContainerState::Closed));
-        inventory.remove(ContainerId(1), DiskId(disks[1]));
-    }
-}
-
 /// A look at a replica takes a while, and the replica may be deleted meanwhile.
 #[test]
 fn what_was_read_before_a_deletion_does_not_come_back_after_it() {

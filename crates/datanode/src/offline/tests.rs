@@ -236,6 +236,20 @@ impl Left {
         panic!("{} does not come to rest", self.root().display());
     }
 
+    /// The same containers on another disk of the node.
+    #[allow(clippy::disallowed_methods)]
+    pub(crate) fn copy_to_another_disk(&self) -> Left {
+        let left = self.copy();
+        let stamp = left.root().join("VERSION");
+        let mut text = std::fs::read_to_string(&stamp).unwrap();
+        text.truncate(text.find("crc32c ").unwrap());
+        let id = text.find("\ndisk ").unwrap() + "\ndisk ".len();
+        let digit = if text[id..].starts_with('0') { "1" } else { "0" };
+        text.replace_range(id..=id, digit);
+        std::fs::write(&stamp, format!("{text}crc32c {:08x}\n", crc32c::crc32c(text.as_bytes()))).unwrap();
+        left
+    }
+
     pub(crate) fn root(&self) -> PathBuf {
         self.dir.path().join("disk")
     }

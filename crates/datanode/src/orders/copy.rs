@@ -7,7 +7,6 @@ use crate::disks::Disks;
 use crate::import::incoming::Incoming;
 use crate::import::manifest::Manifest;
 use crate::import::{self, incoming};
-use crate::index::records::ContainerState;
 use anyhow::{Context, anyhow, bail, ensure};
 use proto::datanode::{ContainerPart, FetchContainerRequest, FilePart, container_part};
 use proto::messages::{self, Messages};
@@ -171,14 +170,8 @@ async fn check_is_wanted(means: &Means, manifest: &Manifest) -> anyhow::Result<(
     let may_write = means.pipelines.may_write(pipeline, container);
     ensure!(!may_write, "a member of pipeline {pipeline} is here, and may still write container {container}");
     let disks = means.disks.clone();
-    let is_here =
-        blocking(move || {
-            let held = disks.holding(container)?;
-            anyhow::Ok(held.is_some_and(|(disk, record)| {
-                record.state == ContainerState::Closed && disk.failure().is_none()
-            }))
-        });
-    ensure!(!is_here.await?, "container {container} is closed here by now");
+    let is_here = blocking(move || disks.have_closed(container)).await?;
+    ensure!(!is_here, "container {container} is closed here by now");
     Ok(())
 }
 
@@ -231,21 +224,14 @@ async fn choose_disk(disks: &Disks, manifest: &Manifest) -> anyhow::Result<Arc<D
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copies::Copies;
     use crate::offline::tests::{FIRST, Left};
-    use crate::options::DatanodeOptions;
     use proto::datanode::{ContainerFile, ContainerManifest};
-    use raft::{AddressBook, HostOptions, RaftHost};
 
     /// A member of its pipeline lagged when SCM asked for the copy.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_container_that_was_closed_here_meanwhile_is_not_taken_in_besides() {
         let left = Left::new().await.copy();
-        let options = DatanodeOptions { disks: vec![left.root()], ..DatanodeOptions::default() };
-        let disks = Arc::new(Disks::open(&options).await.unwrap());
-        let host = RaftHost::new(HostOptions::default(), AddressBook::default());
-        let (pipelines, copies) = (Arc::default(), Arc::new(Copies::new(0)));
-        let means = Means { disks, pipelines, copies, connector: host.connector().clone() };
+        let means = Means::over(vec![left.root()]).await;
         let copy_of = |container: u64| {
             let files = vec![ContainerFile { name: "00000000.seg".to_owned(), bytes: 16 }];
             Manifest::parse(ContainerManifest { container, pipeline: 1, files, ..Default::default() })

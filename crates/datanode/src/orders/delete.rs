@@ -14,13 +14,8 @@ use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tracing::info;
 use types::{ContainerId, OwnerId};
-
-/// An order to delete is followed for so long after the heartbeat that brought it was sent. SCM says it again
-/// with each heartbeat, and takes a node that is silent for longer for dead at some time.
-const ORDER_HOLDS: Duration = Duration::from_secs(30);
 
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
 /// while may have it besides the disk that it was copied to meanwhile: then it goes from both.
@@ -42,26 +37,21 @@ pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &
             means.pipelines.has_released(&record),
             "a log still reads container {container} on another disk"
         );
-        delete_from(means, &disk, container, run).await?;
+        delete_from(means, &disk, container, || run.check_holds()).await?;
     }
     Ok(())
 }
 
-async fn delete_from(
+/// Deletes the replica of this disk, if `may_begin` says so once it has the lock, which others may have had for
+/// long.
+pub(super) async fn delete_from(
     means: &Means,
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
-    run: &Run,
+    may_begin: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
-    // Only now: others may have had the lock for long. Where this was stopped meanwhile, another leader of
-    // SCM may count the replica.
-    ensure!(!run.stop.is_cancelled(), "SCM no longer wants container {container} deleted");
-    // A node that stood still meanwhile may be the last that has it.
-    ensure!(
-        run.asked_at.elapsed() < ORDER_HOLDS,
-        "the order to delete container {container} is too old to be followed"
-    );
+    may_begin()?;
     let record = disk.index.with(move |index| index.container(container)).await?;
     let is_released = record.is_none_or(|record| means.pipelines.has_released(&record));
     ensure!(is_released, "a log reads container {container} again");
@@ -91,27 +81,17 @@ async fn finish_deletion(disk: &Arc<DatanodeDisk>, container: ContainerId) -> an
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copies::Copies;
-    use crate::disks::Disks;
     use crate::offline::tests::{FIRST, Left};
-    use crate::options::DatanodeOptions;
-    use raft::{AddressBook, HostOptions, RaftHost};
+    use crate::orders::order::ORDER_HOLDS;
+    use std::time::Duration;
     use tokio::time::Instant;
     use tokio_util::sync::CancellationToken;
-
-    async fn means(left: &Left) -> Means {
-        let options = DatanodeOptions { disks: vec![left.root()], ..DatanodeOptions::default() };
-        let disks = Arc::new(Disks::open(&options).await.unwrap());
-        let host = RaftHost::new(HostOptions::default(), AddressBook::default());
-        let (pipelines, copies) = (Arc::default(), Arc::new(Copies::new(0)));
-        Means { disks, pipelines, copies, connector: host.connector().clone() }
-    }
 
     /// A new leader of SCM that does not give the order counts the replica.
     #[tokio::test(flavor = "multi_thread")]
     async fn an_order_that_is_taken_back_while_it_waits_deletes_nothing() {
         let left = Left::new().await.copy();
-        let means = means(&left).await;
+        let means = Means::over(vec![left.root()]).await;
         let disk = means.disks.open[0].clone();
         for is_taken_back in [true, false] {
             let (asked_at, stop) = (Instant::now(), CancellationToken::new());
@@ -119,7 +99,8 @@ mod tests {
             let run = Run { asked_at, stop: stop.clone(), node_ends, progress: Arc::default() };
             let held = disk.deleting.lock().await;
             let (with, on) = (means.clone(), disk.clone());
-            let deleting = tokio::spawn(async move { delete_from(&with, &on, FIRST, &run).await });
+            let deleting =
+                tokio::spawn(async move { delete_from(&with, &on, FIRST, || run.check_holds()).await });
             if is_taken_back {
                 stop.cancel();
             }
@@ -134,13 +115,13 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn an_order_that_is_too_old_deletes_nothing() {
         let left = Left::new().await.copy();
-        let means = means(&left).await;
+        let means = Means::over(vec![left.root()]).await;
         let disk = means.disks.open[0].clone();
         for age in [ORDER_HOLDS, Duration::ZERO] {
             let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
             let asked_at = Instant::now() - age;
             let run = Run { asked_at, stop, node_ends, progress: Arc::default() };
-            let deleted = delete_from(&means, &disk, FIRST, &run).await;
+            let deleted = delete_from(&means, &disk, FIRST, || run.check_holds()).await;
             let is_too_old = age >= ORDER_HOLDS;
             assert_eq!(deleted.is_err(), is_too_old, "{age:?}: {deleted:?}");
             assert_eq!(disk.index.container(FIRST).unwrap().is_some(), is_too_old, "{age:?}");

@@ -18,16 +18,13 @@ use tonic::Streaming;
 use tracing::info;
 use types::{BlockName, ContainerId, OwnerId};
 
-/// Orders are followed for so long after the heartbeat that brought them was sent, as those to delete are.
-const ORDER_HOLDS: Duration = Duration::from_secs(30);
-
 /// A node that sends nothing for so long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn discard(means: &Means, order: DiscardPortion, run: &Run) -> anyhow::Result<()> {
     let container = ContainerId(order.container);
     let (disk, names) = (disk_of(means, container)?, parse(&order.blocks)?);
-    delete_blocks(&disk, &means.pipelines, container, names, || is_wanted(container, run)).await?;
+    delete_blocks(&disk, &means.pipelines, container, names, || run.check_holds()).await?;
     means.disks.inventory.looked().await;
     Ok(())
 }
@@ -35,7 +32,7 @@ pub(super) async fn discard(means: &Means, order: DiscardPortion, run: &Run) -> 
 /// Discards what another replica has discarded. May be stopped between two portions; what is done is done.
 pub(super) async fn take_discards(means: &Means, order: TakeDiscards, run: &Run) -> anyhow::Result<()> {
     let container = ContainerId(order.container);
-    is_wanted(container, run)?;
+    run.check_holds()?;
     let from = order.from.context("it is not said from whom")?;
     let disk = disk_of(means, container)?;
     let discarded = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
@@ -58,15 +55,6 @@ pub(super) async fn take_discards(means: &Means, order: TakeDiscards, run: &Run)
     }
     means.disks.inventory.looked().await;
     info!(%container, from = from.node, blocks = taken, "took the discards of another replica");
-    Ok(())
-}
-
-fn is_wanted(container: ContainerId, run: &Run) -> anyhow::Result<()> {
-    ensure!(!run.stop.is_cancelled(), "SCM no longer wants blocks of container {container} discarded");
-    ensure!(
-        run.asked_at.elapsed() < ORDER_HOLDS,
-        "the order to discard blocks of container {container} is too old to be followed"
-    );
     Ok(())
 }
 
@@ -131,11 +119,8 @@ async fn next(parts: &mut Streaming<DiscardedBlocks>) -> anyhow::Result<Discarde
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::copies::Copies;
-    use crate::disks::Disks;
     use crate::offline::tests::{FIRST, Left};
-    use crate::options::DatanodeOptions;
-    use raft::{AddressBook, HostOptions, RaftHost};
+    use crate::orders::order::ORDER_HOLDS;
     use tokio::time::Instant;
     use tokio_util::sync::CancellationToken;
     use types::Nonce;
@@ -143,11 +128,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn an_order_that_is_too_old_or_taken_back_discards_nothing() {
         let left = Left::new().await.copy();
-        let options = DatanodeOptions { disks: vec![left.root()], ..DatanodeOptions::default() };
-        let disks = Arc::new(Disks::open(&options).await.unwrap());
-        let host = RaftHost::new(HostOptions::default(), AddressBook::default());
-        let (disk, connector) = (disks.open[0].clone(), host.connector().clone());
-        let means = Means { disks, pipelines: Arc::default(), copies: Arc::new(Copies::new(0)), connector };
+        let means = Means::over(vec![left.root()]).await;
+        let disk = means.disks.open[0].clone();
         let name = BlockName { container: FIRST, local: 3, nonce: Nonce(2) };
         for (age, is_taken_back) in [(ORDER_HOLDS, false), (Duration::ZERO, true), (Duration::ZERO, false)] {
             let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
@@ -155,7 +137,7 @@ mod tests {
                 stop.cancel();
             }
             let run = Run { asked_at: Instant::now() - age, stop, node_ends, progress: Arc::default() };
-            let may_begin = || is_wanted(FIRST, &run);
+            let may_begin = || run.check_holds();
             let done = delete_blocks(&disk, &means.pipelines, FIRST, vec![name], may_begin).await;
             let is_followed = age < ORDER_HOLDS && !is_taken_back;
             assert_eq!(done.is_ok(), is_followed, "{done:?}");

@@ -20,6 +20,7 @@ mod delete;
 mod discard;
 mod kinds;
 mod order;
+mod second;
 mod sweep;
 
 use crate::inventory::Inventory;
@@ -30,6 +31,7 @@ pub(crate) use kinds::Carrier;
 use order::{Key, Progress, Run};
 pub(crate) use order::{Means, Order};
 use proto::scm::{PipelineReport, TaskKind, TaskReport};
+pub(crate) use second::SecondReplicas;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;

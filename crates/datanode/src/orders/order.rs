@@ -3,7 +3,7 @@
 use crate::copies::Copies;
 use crate::disks::Disks;
 use crate::pipelines::Pipelines;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use futures::future::BoxFuture;
 use proto::scm::{PipelineReport, TaskKind};
 use rpc::Connector;
@@ -23,6 +23,10 @@ const OTHERS_MAX: usize = 8;
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Nobody else carries out what a pipeline's state asks of this node.
 const PIPELINE_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
+
+/// What takes bytes away is followed for so long after the heartbeat that brought the order was sent. SCM says it
+/// again with each heartbeat, and takes a node that is silent for longer for dead at some time.
+pub(super) const ORDER_HOLDS: Duration = Duration::from_secs(30);
 
 /// The key of an order: what it is about. Told twice, it is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +72,18 @@ pub(crate) struct Means {
     pub copies: Arc<Copies>,
     /// The way to the nodes that send replicas.
     pub connector: Arc<dyn Connector>,
+}
+
+#[cfg(test)]
+impl Means {
+    /// Those of a node with these disks, without a pipeline and alone.
+    pub(crate) async fn over(disks: Vec<std::path::PathBuf>) -> Means {
+        let options = crate::options::DatanodeOptions { disks, ..Default::default() };
+        let disks = Arc::new(Disks::open(&options).await.unwrap());
+        let host = raft::RaftHost::new(raft::HostOptions::default(), raft::AddressBook::default());
+        let (pipelines, copies) = (Arc::default(), Arc::new(Copies::new(0)));
+        Means { disks, pipelines, copies, connector: host.connector().clone() }
+    }
 }
 
 /// The progress of a copy, shared with whoever tells of it.
@@ -116,6 +132,14 @@ impl Order {
 }
 
 impl Run {
+    /// Refuses what was stopped, since another leader of SCM may count on the bytes, and what a node that stood still
+    /// would do too late: it may be the last that has them.
+    pub(super) fn check_holds(&self) -> anyhow::Result<()> {
+        ensure!(!self.stop.is_cancelled(), "SCM no longer wants it");
+        ensure!(self.asked_at.elapsed() < ORDER_HOLDS, "the order is too old to be followed");
+        Ok(())
+    }
+
     /// Does what may be dropped anywhere, until it is to stop.
     pub(crate) async fn until_stop<T>(
         &self,

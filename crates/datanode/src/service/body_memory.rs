@@ -1,7 +1,8 @@
 //! Memory for chunks that were received and are not applied yet, of all write streams of a node together.
 //!
 //! A pipeline may have as much of it as it leaves to others: half where it is alone. Pipelines that cannot
-//! commit keep what they have for as long as that lasts; `n` of them leave one part of `n + 1` to the rest.
+//! commit keep what they have for as long as that lasts: `n` that fill up side by side leave one part of `n + 1`
+//! to the rest, and one of `2^n` where one after the other does.
 
 use raftlog::{Held, SharedMemory};
 use std::sync::Arc;

@@ -16,6 +16,7 @@ use proto::{Code, Failure, Retry};
 use raftlog::{Compacted, OwnerFile, ReadError, WalkEnd, owner_files};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Sender;
 use tonic::Status;
 use tracing::{error, info};
@@ -36,6 +37,7 @@ pub(super) struct Fetch {
     first_segment: u32,
     /// The place to begin at: a number in the manifest's files, and an offset.
     from: (usize, u64),
+    _permit: OwnedSemaphorePermit,
 }
 
 pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> Result<Fetch, Failure> {
@@ -46,6 +48,10 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
     }
     let elsewhere =
         |code, message: String| Failure { retry: Retry::Elsewhere, ..Failure::new(code, message) };
+    let permit = served.copies.sends.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| {
+        elsewhere(Code::Busy, "this node sends as many containers as it does at a time".to_owned())
+    })?;
     let inventory = &served.disks.inventory;
     let Some(replica) = inventory.get(container) else {
         return Err(elsewhere(Code::NotFound, format!("container {container} is not on this node")));
@@ -89,7 +95,7 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
         None => return Err(Failure::invalid(format!("container {container} has no file {}", request.file))),
     };
     let first_segment = compacted.segments.start;
-    Ok(Fetch { served: served.clone(), disk, container, manifest, first_segment, from })
+    Ok(Fetch { served: served.clone(), disk, container, manifest, first_segment, from, _permit: permit })
 }
 
 /// Segments in their order, after the list of what was discarded in them. Their indexes are a cache, which

@@ -148,6 +148,9 @@ impl<T> Kernel<T> {
                     self.beginning.push(slot);
                     let linked = sync_entry(descriptor(file)).user_data((slot as u64) << 1 | LINKED_SYNC);
                     self.push(&[write.flags(Flags::IO_LINK), linked]);
+                } else if *durable == Durable::ByItself {
+                    // Some file systems would sync within the call, and all of this ring with it.
+                    self.push(&[write.flags(Flags::ASYNC)]);
                 } else {
                     self.push(&[write]);
                 }

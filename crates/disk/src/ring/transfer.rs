@@ -137,15 +137,13 @@ fn next_of_write(mut part: Part, after: VecDeque<Part>, mut durable: Durable, an
                 part.file = instead.take(&error);
                 0
             }
-            _ if durable == Durable::ByItself && error.raw_os_error() == Some(libc::EIO) => {
-                return Next::Failed(Step::Sync, error);
-            }
-            // Its bytes are written anew and nothing else was at stake, so that a sync apart shows which of
-            // the two failed.
-            _ if durable == Durable::ByItself => {
+            // Its bytes are written anew, with a sync apart that shows which of the two failed.
+            _ if durable == Durable::ByItself && is_clean(&error) => {
                 durable = Durable::BySync;
                 0
             }
+            // Perhaps a flush of the device, with what others had in its cache.
+            _ if durable == Durable::ByItself => return Next::Failed(Step::Sync, error),
             _ => return Next::Failed(Step::Write, error),
         },
     };
@@ -158,6 +156,13 @@ fn next_of_write(mut part: Part, after: VecDeque<Part>, mut durable: Durable, an
         Next::Ask(Round::Sync { .. }) if synced => Next::Done(Bytes::new()),
         next => next,
     }
+}
+
+/// Whether the kernel may have refused a write before it began. Of all else a synchronous write may have lost what was
+/// accepted before, as a sync that fails.
+fn is_clean(error: &io::Error) -> bool {
+    let clean = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EINVAL, libc::EOPNOTSUPP, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|code| clean.contains(&code))
 }
 
 /// The file system, or the device, does not write around the cache, or not so.
@@ -272,6 +277,25 @@ mod tests {
         assert_eq!(durable(&file, 0, true), BySync);
     }
 
+    /// Whoever wrote into it before may have been killed before his sync.
+    #[tokio::test]
+    async fn a_file_that_has_something_when_it_is_opened_is_synced_whole_once() {
+        let durable = |file: &DataFile| match Next::write(file, 0, vec![Bytes::from_static(b"abc")], true) {
+            Next::Ask(Round::Write { durable, .. }) => durable,
+            other => panic!("{other:?}"),
+        };
+        let left = tempfile::tempfile().unwrap();
+        left.set_len(1).unwrap();
+        let file = DataFile::new(left, Arc::default());
+        let failed = file.synced(Box::pin(async { Err(io::Error::from_raw_os_error(libc::EIO)) })).await;
+        assert!(failed.is_err() && durable(&file) == BySync);
+        file.synced(Box::pin(async { Ok(()) })).await.unwrap();
+        assert_eq!(durable(&file), ByItself);
+        file.note_unsynced();
+        file.synced(Box::pin(async { Ok(()) })).await.unwrap();
+        assert_eq!(durable(&file), BySync, "who writes without a sync does so again");
+    }
+
     #[test]
     fn errors_name_what_failed() {
         let check = |durable, answer, expected: &str| {
@@ -282,8 +306,13 @@ mod tests {
         check(BySync, answer(7, -libc::EIO), "Sync Uncategorized");
         check(BySync, answer(2, -libc::EIO), "Sync Uncategorized");
         check(No, answer(0, None), "Write WriteZero");
-        check(ByItself, answer(-libc::EIO, None), "Sync Uncategorized");
-        check(ByItself, answer(-libc::ENOSPC, None), "write abcdefg at 100, BySync");
+        for lost in [libc::EIO, libc::ENODATA, libc::EREMOTEIO, libc::EILSEQ, libc::ENOLINK] {
+            check(ByItself, answer(-lost, None), "Sync Uncategorized");
+        }
+        check(ByItself, answer(-libc::ETIMEDOUT, None), "Sync TimedOut");
+        for refused in [libc::ENOSPC, libc::EFBIG, libc::EOPNOTSUPP] {
+            check(ByItself, answer(-refused, None), "write abcdefg at 100, BySync");
+        }
         let sync = |first| told(Round::Sync { file: file() }.next(answer(first, None)));
         assert_eq!(
             (sync(0), sync(-libc::EIO), sync(-libc::EINTR)),

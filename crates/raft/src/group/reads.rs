@@ -142,7 +142,9 @@ impl Group {
         let request = wire::ReadIndexRequest { to, lease: policy == ReadPolicy::Lease, from };
         let unreachable = |why: String| ReadIndexError::Unreachable { leader: leader.clone(), why };
         let mut client = self.processes().of(leader).map_err(unreachable)?.client();
-        let answer = client.read_index(request).await;
+        // All who read here wait for it: where a call is swallowed they are not to wait for each other's end as well.
+        let answer = tokio::time::timeout(self.election_max(), client.read_index(request)).await;
+        let answer = answer.map_err(|_| unreachable("it does not answer in time".to_owned()))?;
         let answer = answer.map_err(|status| unreachable(status.message().to_owned()))?.into_inner();
         match answer.result {
             Some(Answer::Index(index)) => Ok(LogIndex(index)),
@@ -163,8 +165,7 @@ pub(crate) async fn answer(
 ) -> Result<wire::ReadIndexResponse, Failure> {
     let group = open_groups.addressed(request.to.as_ref())?;
     let from = ReplicaId(request.from);
-    // 0: of a version that does not say so.
-    if request.from != 0 && group.members().get(from).is_none() {
+    if group.members().get(from).is_none() {
         let why = format!("replica {from} is no member of {} that is known here", group.id());
         return Err(Failure::new(Code::NotFound, why));
     }

@@ -118,11 +118,12 @@ fn check(name: &str, health: Health, output: String) -> Check {
     Check { name: name.to_owned(), health: health as i32, output }
 }
 
-/// A disk with less than `keep_free_percent` of its space free is nearly full.
+/// A disk that takes no new data, or has less than `keep_free_percent` of its space free, is nearly full.
 fn disk_check(disks: &[DiskReport], keep_free_percent: u64) -> Check {
     let failed = disks.iter().filter(|disk| disk.state() == DiskState::Failed).count();
     let is_full = |disk: &&DiskReport| {
-        disk.state() != DiskState::Failed && disk.free_bytes < disk.capacity_bytes / 100 * keep_free_percent
+        let is_low = disk.free_bytes < disk.capacity_bytes / 100 * keep_free_percent;
+        disk.state() == DiskState::Full || (disk.state() != DiskState::Failed && is_low)
     };
     let full = disks.iter().filter(is_full).count();
     let all = disks.len();
@@ -168,5 +169,7 @@ mod tests {
         assert_eq!(health(&[disk(50, false), disk(4, false)]), Health::Warning);
         assert_eq!(health(&[disk(50, false), disk(50, true)]), Health::Warning);
         assert_eq!(health(&[disk(4, false), disk(50, true)]), Health::Critical);
+        let full = DiskReport { state: DiskState::Full as i32, ..disk(1, false) };
+        assert_eq!(disk_check(&[full], 0).health(), Health::Critical, "it takes nothing");
     }
 }

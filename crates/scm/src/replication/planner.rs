@@ -64,8 +64,8 @@ impl NodeView {
         }
     }
 
-    fn has_room_for(&self, bytes: u64, limits: &Limits<'_>) -> bool {
-        let kept_free = self.capacity_bytes / 100 * limits.keep_free_percent;
+    pub(crate) fn has_room_for(&self, bytes: u64, keep_free_percent: u64) -> bool {
+        let kept_free = self.capacity_bytes / 100 * keep_free_percent;
         self.room_bytes >= bytes && self.free_bytes >= bytes.saturating_add(kept_free)
     }
 }
@@ -234,7 +234,7 @@ fn copy_wait(
         () if !limits.all_known => CopyWait::Reports,
         () if sorted.sources.is_empty() => CopyWait::Source,
         () if free.peek().is_none() => CopyWait::Node,
-        () if !free.any(|(_, view)| view.has_room_for(bytes, limits)) => CopyWait::Room,
+        () if !free.any(|(_, view)| view.has_room_for(bytes, limits.keep_free_percent)) => CopyWait::Room,
         () => CopyWait::Turn,
     }
 }
@@ -442,7 +442,8 @@ fn targets<'a>(
     limits: &'a Limits<'_>,
     bytes: u64,
 ) -> impl Iterator<Item = (NodeId, NodeView)> + 'a {
-    free_nodes(known, sorted, limits).filter(move |(_, view)| view.has_room_for(bytes, limits))
+    free_nodes(known, sorted, limits)
+        .filter(move |(_, view)| view.has_room_for(bytes, limits.keep_free_percent))
 }
 
 /// Nodes that may be relied upon and have no replica, whether or not there is room for one.

@@ -12,8 +12,8 @@ use crate::services::quick_disk;
 use crate::world::{Crash, ProcessId};
 use proto::Code;
 use proto::scm::{
-    CloseContainerRequest, ContainerInfo, ContainerState, ContainerTrouble, DropReplicaRequest, NodeDuty,
-    NodeState, Pipeline, PipelineState, ReplicaInfo, ReplicaState,
+    CloseContainerRequest, ContainerInfo, ContainerState, ContainerTrouble, DiskState, DropReplicaRequest,
+    NodeDuty, NodeState, Pipeline, PipelineState, ReplicaInfo, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -199,11 +199,36 @@ impl Run {
         let is_decided = |info: &&ContainerInfo| !self.losses.excuse(info);
         let unequal = view.containers.iter().filter(is_decided).find_map(unequal);
         let left = unequal.or_else(|| self.waits_to_be_gone(&view)).or_else(|| self.unnamed_left(&view));
-        if left.is_some() {
-            return left;
+        if let Some(why) = left.or_else(|| self.kept_twice(&view)) {
+            return Some(why);
         }
         let mut leaving = view.datanodes.iter().filter(|info| info.duty() == NodeDuty::NodeDecommissioning);
         leaving.find_map(|node| self.stays_for(&view, node.node))
+    }
+
+    /// A closed container that a node keeps on two of its disks: one that comes back finds what was copied to another
+    /// one meanwhile. What its log's end left behind (an `end` beside the segments) is not asked for.
+    fn kept_twice(&self, view: &View) -> Option<String> {
+        let all_work = |node: u64| {
+            let told = view.datanodes.iter().find(|info| info.node == node);
+            told.is_some_and(|told| told.disks.iter().all(|disk| disk.state() == DiskState::Works))
+        };
+        let closed = |info: &&ContainerInfo| info.state() == ContainerState::ContainerClosed;
+        view.containers.iter().filter(closed).find_map(|info| {
+            let nodes = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
+            nodes.filter(|node| all_work(node.node)).find_map(|node| {
+                let directory = format!("containers/{:016x}/", info.container);
+                let disks = self.world.disks(ProcessId(machine_at(&node.address)?)).iter();
+                let holders = disks.filter(|disk| {
+                    let mut files = disk.files();
+                    files.retain(|(path, bytes)| path.starts_with(&directory) && *bytes > 0);
+                    let (mut names, end) = (files.iter().map(|(path, _)| path), format!("{directory}end"));
+                    names.clone().any(|path| path.ends_with(".seg")) && !names.any(|path| *path == end)
+                });
+                let is_twice = holders.count() > 1;
+                is_twice.then(|| format!("{} keeps container {} twice", node.address, info.container))
+            })
+        })
     }
 
     /// The fault, if there is one, of closed containers and pipelines.
