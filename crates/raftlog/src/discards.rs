@@ -284,14 +284,19 @@ impl LogSpace {
     }
 
     /// [`LogSpace::discards`] that may be acted upon: they are durable, and it is the disk that says so. A process that
-    /// was killed, or whose sync failed, may have left in memory what never reached it.
+    /// was killed, or whose sync failed, may have left in memory what never reached it. What this one writes itself is
+    /// durable, or ends the use of the disk.
     pub async fn settled_discards(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
-        match self.disk().open(&path(owners_dir, owner), false).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            opened => {
-                opened?.settle().await?;
-                self.disk().sync_dir(&owner_dir(owners_dir, owner)).await?;
+        let is_settled = self.settled.lock().expect("no holder panics").contains(&owner);
+        if !is_settled {
+            match self.disk().open(&path(owners_dir, owner), false).await {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => {
+                    opened?.settle().await?;
+                    self.disk().sync_dir(&owner_dir(owners_dir, owner)).await?;
+                }
             }
+            self.settled.lock().expect("no holder panics").insert(owner);
         }
         self.discards(owners_dir, owner).await
     }

@@ -8,7 +8,7 @@ use crate::space_metrics::SpaceCounts;
 use crate::spares::Spares;
 use crate::{AppendError, LogSpaceOptions, LogSpec};
 use disk::Disk;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -24,6 +24,8 @@ pub struct LogSpace {
     options: LogSpaceOptions,
     files: Files,
     logs: Mutex<HashMap<String, Entry>>,
+    /// Owners whose lists of discards this process has settled.
+    pub(crate) settled: Mutex<HashSet<OwnerId>>,
     pub(crate) unflushed_bytes: AtomicUsize,
     /// Signed: a log's memory may be counted off before it was counted in.
     pub(crate) cached_bytes: AtomicIsize,
@@ -56,6 +58,7 @@ impl LogSpace {
             disk,
             options,
             logs: Mutex::default(),
+            settled: Mutex::default(),
             unflushed_bytes: AtomicUsize::new(0),
             cached_bytes: AtomicIsize::new(0),
             memory: memory.clone(),
@@ -115,6 +118,7 @@ impl LogSpace {
         let finished: Vec<_> = segments.into_iter().map(|segment| SegmentId { owner, segment }).collect();
         self.delete_finished_segments(owners_dir, &finished).await?;
         self.disk.remove_dir_all(&dir).await?;
+        self.settled.lock().expect("no holder panics").remove(&owner);
         self.files.forget(&dir);
         match self.disk.sync_dir(owners_dir).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

@@ -55,7 +55,7 @@ const AMONG_TESTS: Crowds = Crowds {
     rounds: 1,
     stay: Duration::from_millis(700),
     p99_to_quiet_max: f64::INFINITY,
-    p99_max: Duration::from_secs(20),
+    p99_max: Duration::from_secs(8),
 };
 
 /// A cluster that just started is ready by then, on a machine that stands still now and again.

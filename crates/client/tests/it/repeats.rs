@@ -119,7 +119,7 @@ async fn delete(
     let routes = Routes::new(OmServer::new(om_that_says.clone()));
     let server = tokio::spawn(rpc::serve(listener, routes, std::future::pending()));
     // A second try that is late would be followed by a third.
-    let call_timeout = Duration::from_secs(2);
+    let call_timeout = Duration::from_secs(1);
     let client = Client::connect(ClientOptions { om, call_timeout, ..cluster.client_options() });
     let answer = client.delete_keys(S3_VOLUME, BUCKET, vec!["a".into()], None).await;
     let tries = om_that_says.tries.lock().unwrap().clone();

@@ -118,6 +118,9 @@ impl Surveyor {
         });
         let Some((record, is_end, measure, mut unhealthy)) = read.await? else {
             self.inventory.remove(container, disk.id);
+            if let Some(read) = self.read_elsewhere(disk, container).await? {
+                self.inventory.look_again(read, container);
+            }
             return Ok(None);
         };
         if let Some(read) = self.read_elsewhere(disk, container).await? {

@@ -1,34 +1,50 @@
 //! Removing a closed container's second replica: a disk that was out of use for a while comes back with what was
 //! copied to another disk of its node meanwhile.
 //!
-//! SCM is told of the one that is read ([`crate::disks::Disks::holding`]), and discards in that one. The other goes once all of
-//! this is so, whoever says it:
+//! SCM is told of the one that is read ([`crate::disks::Disks::holding`]), and discards in that one. The other goes
+//! once all of this is so, whoever says it:
 //!
-//! 1. both are CLOSED and end with the same record: neither has anything that the container has not;
-//! 2. no log reads either;
-//! 3. the one that is told of was read to its end in good order (it has a hash, and nothing is known against it), and
-//!    its disk works.
+//! 1. both are CLOSED and end with the same record, and where the same is discarded in both their hashes do not
+//!    differ: neither has anything that the container has not;
+//! 2. no log reads either, and SCM lets bytes be given back;
+//! 3. the one that is told of is hashed and nothing is known against it, its disk works, and every body of it was
+//!    read and checked just before: it may be the one whose disk was away.
 //!
 //! The node counts once, so no decision of SCM rests on the one that goes. A replica that is not CLOSED stays: it may
 //! have what only a person can give up.
 
 use super::delete::delete_from;
 use super::order::Means;
+use crate::container_reader::{ContainerReader, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
 use crate::index::records::{ContainerRecord, ContainerState};
-use anyhow::ensure;
+use crate::inventory::Replica;
+use crate::verdict::condemns;
+use anyhow::{bail, ensure};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::warn;
 use types::{ContainerId, DiskId};
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+/// The pause after each removal: thousands may be due, and pipelines write to the same disk.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The worker that looks for them.
 pub(crate) struct SecondReplicas {
     means: Means,
+}
+
+/// A replica that is not told of, as its disk knows it.
+struct Second<'a> {
+    disk: &'a Arc<DatanodeDisk>,
+    container: ContainerId,
+    record: ContainerRecord,
+    hash: Option<[u8; 32]>,
+    discards_digest: u64,
 }
 
 impl SecondReplicas {
@@ -46,43 +62,95 @@ impl SecondReplicas {
 
     async fn look(&self) {
         for disk in self.means.disks.open.iter().filter(|disk| disk.failure().is_none()) {
-            if let Err(failure) = self.remove_from(disk).await {
-                let (error, disk) = (format!("{failure:#}"), disk.real.root().display());
-                warn!(%disk, error, "cannot remove second replicas of containers; trying on");
+            let root = disk.real.root().display();
+            let containers = match disk.index.with(Index::containers).await {
+                Ok(containers) => containers,
+                Err(failure) => {
+                    warn!(disk = %root, error = format!("{failure:#}"), "cannot list containers");
+                    continue;
+                }
+            };
+            for (container, record) in containers {
+                if self.told_elsewhere(disk.id, container).is_none() {
+                    continue;
+                }
+                if let Err(failure) = self.remove_if_due(disk, container, record).await {
+                    let error = format!("{failure:#}");
+                    warn!(disk = %root, %container, error, "cannot remove a second replica; trying on");
+                }
             }
         }
     }
 
-    async fn remove_from(&self, disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
-        for (container, record) in disk.index.with(Index::containers).await? {
-            if !self.is_second(disk.id, container, &record) {
-                continue;
-            }
-            let is_second_still = || {
-                ensure!(self.is_second(disk.id, container, &record), "the other replica has changed");
-                Ok(())
-            };
-            delete_from(&self.means, disk, container, is_second_still).await?;
-        }
+    async fn remove_if_due(
+        &self,
+        disk: &Arc<DatanodeDisk>,
+        container: ContainerId,
+        record: ContainerRecord,
+    ) -> anyhow::Result<()> {
+        let measure = disk.index.with(move |index| index.measure(container)).await?;
+        let discards_digest = disk_use(&**disk.space.disk(), container).await?.discards.digest;
+        let hash = measure.and_then(|measure| measure.hash);
+        let second = Second { disk, container, record, hash, discards_digest };
+        let Some(told) = self.told_instead(&second) else { return Ok(()) };
+        self.check_bodies(told.disk, container).await?;
+        let is_due_still = || {
+            ensure!(self.told_instead(&second).is_some(), "the other replica has changed");
+            Ok(())
+        };
+        delete_from(&self.means, disk, container, is_due_still).await?;
+        sleep(PAUSE).await;
         Ok(())
     }
 
-    fn is_second(&self, disk: DiskId, container: ContainerId, record: &ContainerRecord) -> bool {
-        let Some(told) = self.means.disks.inventory.get(container).filter(|told| told.disk != disk) else {
-            return false;
-        };
-        let are_closed =
-            [told.state, record.state] == [ContainerState::Closed; 2] && told.last == record.last;
+    fn told_elsewhere(&self, disk: DiskId, container: ContainerId) -> Option<Replica> {
+        self.means.disks.inventory.get(container).filter(|told| told.disk != disk)
+    }
+
+    /// The replica that is told of, if the second one may go beside it.
+    fn told_instead(&self, second: &Second<'_>) -> Option<Replica> {
+        let told = self.told_elsewhere(second.disk.id, second.container)?;
+        let record = &second.record;
+        let are_closed = [told.state, record.state] == [ContainerState::Closed; 2];
+        let has_same = told.discards.digest == second.discards_digest;
+        let differ =
+            told.last != record.last || has_same && second.hash.is_some() && told.hash != second.hash;
         let are_released = told.released && self.means.pipelines.has_released(record);
         let is_good = told.hash.is_some() && told.unhealthy.is_none();
-        let works = self.means.disks.get(told.disk).is_some_and(|other| other.failure().is_none());
-        are_closed && are_released && is_good && works
+        let works = self.means.disks.get(told.disk).is_some_and(|disk| disk.failure().is_none());
+        let may_reclaim = self.means.disks.may_reclaim.load(Ordering::Relaxed);
+        let may_go = are_closed && !differ && are_released && is_good && works && may_reclaim;
+        may_go.then_some(told)
+    }
+
+    /// Reads all of a replica, at the rate of copies.
+    async fn check_bodies(&self, disk: DiskId, container: ContainerId) -> anyhow::Result<()> {
+        let Some(disk) = self.means.disks.get(disk) else { bail!("its disk is not in use") };
+        let read = async {
+            let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
+            while let Some(record) = reader.next().await? {
+                self.means.copies.receiving.take(record.walked.bytes as usize).await;
+                reader.check_body(&record).await?;
+            }
+            match reader.wrong_end().await? {
+                Some(why) => bail!("{why}"),
+                None => Ok(()),
+            }
+        };
+        let read = read.await;
+        if let Err(failure) = &read
+            && condemns(failure)
+        {
+            disk.mark_unhealthy(container, format!("{failure:#}")).await;
+        }
+        read
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::container_end::ContainerEnd;
     use crate::index::{Facts, Measure};
     use crate::inventory::Surveyor;
     use crate::offline::tests::{FIRST, Left};
@@ -122,19 +190,71 @@ mod tests {
         let measure = Measure { disk_bytes: 1, copied: false, hash: Some([7; 32]), facts: Facts::default() };
         read_from.index.save_measure(FIRST, &measure).unwrap();
         take_inventory(&means).await;
-        let shorter =
-            record.last.map(|last| types::LogId { index: types::LogIndex(last.index.0 - 1), ..last });
+        means.disks.may_reclaim.store(true, Ordering::Relaxed);
         let other = &means.disks.open[1];
-        assert!(!seconds.is_second(other.id, FIRST, &ContainerRecord { last: shorter, ..record }));
-        let quasi = ContainerRecord { state: ContainerState::QuasiClosed, ..record };
-        assert!(!seconds.is_second(other.id, FIRST, &quasi));
+        let discards_digest = means.disks.inventory.get(FIRST).unwrap().discards.digest;
+        let may_go = |record: ContainerRecord, hash: Option<[u8; 32]>| {
+            let second = Second { disk: other, container: FIRST, record, hash, discards_digest };
+            seconds.told_instead(&second).is_some()
+        };
+        assert!(may_go(record, None) && may_go(record, Some([7; 32])));
+        assert!(!may_go(record, Some([8; 32])), "their records are not the same");
+        let before = |last: types::LogId| types::LogId { index: types::LogIndex(last.index.0 - 1), ..last };
+        assert!(!may_go(ContainerRecord { last: record.last.map(before), ..record }, None));
+        assert!(!may_go(ContainerRecord { state: ContainerState::QuasiClosed, ..record }, None));
         means.disks.inventory.set_unhealthy(FIRST, read_from.id, "a flipped byte");
         seconds.look().await;
         assert_eq!(holders(&means), [true, true], "the one that is told of is bad");
 
         take_inventory(&means).await;
+        means.disks.may_reclaim.store(false, Ordering::Relaxed);
+        seconds.look().await;
+        assert_eq!(holders(&means), [true, true], "SCM lets nothing be given back");
+
+        means.disks.may_reclaim.store(true, Ordering::Relaxed);
         seconds.look().await;
         assert_eq!(holders(&means), [true, false]);
         assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, read_from.id);
+    }
+
+    /// Its disk was away, and bytes of it went bad there.
+    #[allow(clippy::disallowed_methods)]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_one_that_is_told_of_is_read_first_and_where_it_is_bad_nothing_goes() {
+        let template = Left::of_small_blocks().await;
+        let left = [template.copy(), template.copy_to_another_disk()];
+        let segment = left[0].root().join(format!("containers/{:016x}/00000000.seg", FIRST.0));
+        let mut bytes = std::fs::read(&segment).unwrap();
+        let body = bytes.windows(64).rposition(|bytes| bytes.iter().all(|byte| *byte != 0)).unwrap();
+        bytes[body] ^= 1;
+        std::fs::write(&segment, bytes).unwrap();
+        let means = of_two_disks([&left[0], &left[1]]).await;
+        let measure = Measure { disk_bytes: 1, copied: false, hash: Some([7; 32]), facts: Facts::default() };
+        means.disks.open[0].index.save_measure(FIRST, &measure).unwrap();
+        means.disks.may_reclaim.store(true, Ordering::Relaxed);
+        take_inventory(&means).await;
+        SecondReplicas::new(means.clone()).look().await;
+        assert_eq!(holders(&means), [true, true]);
+        let known = means.disks.open[0].index.unhealthy(FIRST).unwrap();
+        assert!(known.is_some(), "it is found");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_one_on_two_disks_the_closed_one_is_read_and_told_of() {
+        let template = Left::of_small_blocks().await;
+        let left = [template.copy(), template.copy_to_another_disk()];
+        let means = of_two_disks([&left[0], &left[1]]).await;
+        let [first, second] = [0, 1].map(|n| means.disks.open[n].clone());
+        let read_from = || means.disks.holding(FIRST).unwrap().unwrap().0.id;
+        let last = first.index.container(FIRST).unwrap().unwrap().last;
+        assert_eq!(read_from(), first.id);
+        for state in [ContainerState::QuasiClosed, ContainerState::WithoutLog] {
+            let end = ContainerEnd { state, last, committed: types::LogIndex(0) };
+            first.index.set_end(FIRST, end).unwrap();
+            take_inventory(&means).await;
+            assert_eq!(read_from(), second.id);
+            let told = means.disks.inventory.get(FIRST).unwrap();
+            assert_eq!((told.disk, told.state), (second.id, ContainerState::Closed));
+        }
     }
 }

@@ -16,14 +16,18 @@ use proto::{Code, Failure, Retry};
 use raftlog::{Compacted, OwnerFile, ReadError, WalkEnd, owner_files};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Sender;
+use tokio::time::timeout;
 use tonic::Status;
 use tracing::{error, info};
 use types::{ContainerId, OwnerId};
 
 /// Bytes of one message.
 const PART_BYTES_MAX: usize = 1 << 20;
+/// Whoever takes no part for so long is not waited for any more: few are sent to at a time.
+const TAKEN_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// The list of discarded bodies: it is small, and sent before the segments.
 const DISCARDED: &str = "discarded";
 
@@ -345,7 +349,8 @@ async fn send(
     parts: &Sender<Result<ContainerPart, Status>>,
     part: container_part::Part,
 ) -> Result<(), Broken> {
-    parts.send(Ok(ContainerPart { part: Some(part) })).await.map_err(|_| Broken::Left)
+    let sent = timeout(TAKEN_WITHIN, parts.send(Ok(ContainerPart { part: Some(part) }))).await;
+    sent.map_err(|_| Broken::Left)?.map_err(|_| Broken::Left)
 }
 
 fn failed(container: ContainerId) -> impl Fn(anyhow::Error) -> Failure {

@@ -206,16 +206,24 @@ impl Run {
         leaving.find_map(|node| self.stays_for(&view, node.node))
     }
 
-    /// A closed container that a node keeps on two of its disks: one that comes back finds what was copied to another
-    /// one meanwhile. What its log's end left behind (an `end` beside the segments) is not asked for.
+    /// A closed container that a node keeps on two of its disks, of which it told a good replica: one that comes back finds
+    /// what was copied to another one meanwhile. It is not looked for where an `end` stands beside the segments: that may
+    /// be what a log left which ended by itself.
     fn kept_twice(&self, view: &View) -> Option<String> {
         let all_work = |node: u64| {
             let told = view.datanodes.iter().find(|info| info.node == node);
             told.is_some_and(|told| told.disks.iter().all(|disk| disk.state() == DiskState::Works))
         };
-        let closed = |info: &&ContainerInfo| info.state() == ContainerState::ContainerClosed;
+        let closed = |info: &&ContainerInfo| {
+            info.state() == ContainerState::ContainerClosed && !self.losses.excuse(info)
+        };
+        let is_good = |info: &&ReplicaInfo| {
+            let told = info.replica.as_ref();
+            info.node_state() == NodeState::NodeHealthy
+                && told.is_some_and(|it| it.released && it.unhealthy.is_empty() && !it.hash.is_empty())
+        };
         view.containers.iter().filter(closed).find_map(|info| {
-            let nodes = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
+            let nodes = info.replicas.iter().filter(is_good).filter_map(|replica| replica.node.as_ref());
             nodes.filter(|node| all_work(node.node)).find_map(|node| {
                 let directory = format!("containers/{:016x}/", info.container);
                 let disks = self.world.disks(ProcessId(machine_at(&node.address)?)).iter();
