@@ -12,7 +12,7 @@ use openraft::raft::linearizable_read::LinearizerOption;
 use planted::Bug;
 use proto::{Code, Failure, raft as wire};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use types::{LogIndex, ReplicaId};
 use wire::read_index_response::Result as Answer;
 
@@ -77,6 +77,7 @@ impl Group {
     }
 
     /// Asks the leader, and where it is replaced meanwhile its successor: one that is paused may not answer for long.
+    /// One that stays is asked again after a while: all who read here wait for this, and a call may be swallowed.
     async fn ask_leader(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
         let mut statuses = self.watch();
         loop {
@@ -84,7 +85,11 @@ impl Group {
             let Some(asked) = &leader else { return self.confirm_leader(policy).await };
             let is_replaced = |status: &GroupStatus| self.other_leader(status) != leader;
             tokio::select! {
-                answer = self.read_position_of(asked, policy) => return answer,
+                answer = timeout(self.election_max(), self.read_position_of(asked, policy)) => {
+                    if let Ok(answer) = answer {
+                        return answer;
+                    }
+                }
                 replaced = statuses.wait_for(is_replaced).map_ok(drop) => {
                     replaced.map_err(|_| ReadIndexError::Stopped { why: "it was closed".to_owned() })?;
                 }
@@ -142,9 +147,7 @@ impl Group {
         let request = wire::ReadIndexRequest { to, lease: policy == ReadPolicy::Lease, from };
         let unreachable = |why: String| ReadIndexError::Unreachable { leader: leader.clone(), why };
         let mut client = self.processes().of(leader).map_err(unreachable)?.client();
-        // All who read here wait for it: where a call is swallowed they are not to wait for each other's end as well.
-        let answer = tokio::time::timeout(self.election_max(), client.read_index(request)).await;
-        let answer = answer.map_err(|_| unreachable("it does not answer in time".to_owned()))?;
+        let answer = client.read_index(request).await;
         let answer = answer.map_err(|status| unreachable(status.message().to_owned()))?.into_inner();
         match answer.result {
             Some(Answer::Index(index)) => Ok(LogIndex(index)),
