@@ -81,7 +81,7 @@ impl Means {
         let options = crate::options::DatanodeOptions { disks, ..Default::default() };
         let disks = Arc::new(Disks::open(&options).await.unwrap());
         let host = raft::RaftHost::new(raft::HostOptions::default(), raft::AddressBook::default());
-        let (pipelines, copies) = (Arc::default(), Arc::new(Copies::new(0)));
+        let (pipelines, copies) = (Arc::default(), Arc::new(Copies::new(1 << 40)));
         Means { disks, pipelines, copies, connector: host.connector().clone() }
     }
 }
