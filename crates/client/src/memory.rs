@@ -45,7 +45,8 @@ impl Pieces {
     pub(crate) const fn window_bytes(self) -> usize {
         match self {
             Pieces::Large => 256 << 10,
-            Pieces::Small => 64 << 10,
+            // One of them as a whole, with what goes with it: its sender holds what does not fit.
+            Pieces::Small => 68 << 10,
         }
     }
 }

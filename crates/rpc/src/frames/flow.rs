@@ -4,6 +4,9 @@ use super::head::{DATA_BYTES_MAX, Malformed};
 /// fill memory with frames of one byte.
 pub(super) const FRAME_COST: u32 = 64;
 
+/// A piece of a chunk that has a checksum, with all that goes with it.
+const SMALL_MESSAGE_BYTES: u32 = 66 << 10;
+
 /// Room for data, of a call or of all on a connection: what may be sent, and what may come.
 #[derive(Debug)]
 pub(super) struct Flow {
@@ -30,6 +33,12 @@ impl Flow {
         let whole = wanted + FRAME_COST;
         let may_go = self.credit >= whole || whole > self.credit_max / 2 && self.credit > FRAME_COST;
         may_go.then(|| wanted.min(self.credit.saturating_sub(FRAME_COST)))
+    }
+
+    /// Whether a small message may be sent as a whole; where the window is smaller than that, half of one. Who has taken
+    /// all that was sent has given back so much.
+    pub(super) fn has_room(&self) -> bool {
+        self.credit >= SMALL_MESSAGE_BYTES.min(self.credit_max / 2)
     }
 
     /// A frame of so many bytes is sent.
@@ -86,6 +95,21 @@ mod tests {
         assert_eq!(small.sendable(1), None);
         small.more_credit(FRAME_COST + 1).unwrap();
         assert_eq!(small.sendable(MIB), Some(1));
+    }
+
+    #[test]
+    fn what_comes_next_is_asked_for_once_a_small_message_has_room() {
+        let mut small = Flow::new(0, 68 << 10);
+        assert!(small.has_room());
+        small.sent(64 << 10);
+        assert!(!small.has_room());
+        small.more_credit((64 << 10) + FRAME_COST).unwrap();
+        assert!(small.has_room());
+        let mut large = Flow::new(0, MIB);
+        large.sent(MIB - 2 * FRAME_COST - SMALL_MESSAGE_BYTES);
+        assert!(large.has_room());
+        large.sent(FRAME_COST);
+        assert!(!large.has_room());
     }
 
     #[test]

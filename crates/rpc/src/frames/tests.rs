@@ -48,6 +48,18 @@ impl Drop for Working {
     }
 }
 
+/// Bytes that are counted while they are held.
+struct Piece {
+    bytes: Vec<u8>,
+    _held: Working,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 fn trailers() -> http_body::Frame<Bytes> {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", "0".parse().unwrap());
@@ -71,6 +83,14 @@ async fn answer(request: Request<Body>, working: Working) -> Result<Response<Bod
             let frames = stream::repeat_with(move || {
                 let _ = &working;
                 Ok::<_, Status>(http_body::Frame::data(part.clone()))
+            });
+            Body::new(StreamBody::new(frames))
+        }
+        "/pieces" => {
+            let count = working.0.clone();
+            let frames = stream::repeat_with(move || {
+                let piece = Piece { bytes: vec![7; 64 << 10], _held: Working::begin(&count) };
+                Ok::<_, Status>(http_body::Frame::data(Bytes::from_owner(piece)))
             });
             Body::new(StreamBody::new(frames))
         }
@@ -219,6 +239,26 @@ async fn who_reads_slowly_holds_up_nobody_and_what_is_given_up_takes_no_room() {
         answer.frame().await.unwrap().unwrap();
     }
     echo(&link, &bytes_of(2, 5 * MIB), MIB).await;
+    port.until_working(0).await;
+}
+
+/// A thousand of them would fill the memory from which the others are read.
+#[tokio::test]
+async fn nothing_is_made_for_who_has_no_room_for_it() {
+    let port = Port::open().await;
+    let link = Link::new(&port.address, Windows { stream_bytes: 68 << 10, connection_bytes: 1 << 24 });
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut answer = call(&link, "/pieces", Body::empty()).await.unwrap().into_body();
+        answer.frame().await.unwrap().unwrap();
+        slow.push(answer);
+    }
+    port.until_working(0).await;
+    for answer in &mut slow {
+        for _ in 0..5 {
+            answer.frame().await.unwrap().unwrap();
+        }
+    }
     port.until_working(0).await;
 }
 

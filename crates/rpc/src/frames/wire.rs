@@ -221,6 +221,20 @@ impl Wire {
         Ok(())
     }
 
+    /// Waits until the peer has room for a small message of a call.
+    pub(super) async fn has_room_for_more(&self, id: u32) -> Result<(), Unsent> {
+        std::future::poll_fn(|context| {
+            let mut state = self.state();
+            let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Unsent::Over)) };
+            if stream.flow.has_room() {
+                return Poll::Ready(Ok(()));
+            }
+            stream.sender = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Sends data, as the peer has room for it. It may take nothing for so long.
     pub(super) async fn send_data(&self, id: u32, mut data: Bytes, patience: Duration) -> Result<(), Unsent> {
         while data.has_remaining() {
