@@ -113,6 +113,31 @@ async fn who_takes_nothing_of_a_thousand_reads_stops_none_from_other_addresses()
     cluster.shut_down().await;
 }
 
+/// A gateway has a thousand clients who take nothing, and one who does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_reads_of_small_pieces_of_which_nothing_is_taken_leave_room_to_those_of_their_address() {
+    const READS: usize = 1000;
+    let cluster = Cluster::start(DatanodeOptions { memory_bytes_max: MEMORY, ..options() }).await;
+    let data = bytes(1, 3 * MIB);
+    let block = write_block(&cluster, &data).await;
+    let node = &cluster.nodes[0];
+    let small = ReadRequest { message_bytes_max: 64 << 10, ..all_of(&block, data.len()) };
+    // As the client has them (`client/memory.rs`).
+    let windows = Windows { stream_bytes: 68 << 10, connection_bytes: 1 << 30 };
+    let still = TcpConnector { windows }.connect(&node.address).unwrap();
+    let standing = (0..READS).map(|_| {
+        let request = messages::one(small.clone());
+        messages::call::<_, _, ReadChunk>(still.clone(), messages::READ, CLUSTER, request)
+    });
+    let standing: Vec<_> = join_all(standing).await.into_iter().map(Result::unwrap).collect();
+    until_reads(node, 0).await;
+    let read = node.read(block.block, 0, data.len() as u64, block.commit_index).await.unwrap();
+    assert!(read == data);
+    assert_eq!(node.metric("flotilla_datanode_reads_refused_total"), 0);
+    drop(standing);
+    cluster.shut_down().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_under_load_stays_within_its_memory_and_gives_it_back() {
     const WRITERS: u128 = 24;
