@@ -224,7 +224,7 @@ async fn chunks_that_wait_for_all_replicas_hold_no_room() {
         waiting.send(asked).await;
     }
     // Three times the limit is committed while the first of them still waits.
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + DEADLINE;
     loop {
         let reports = cluster.nodes[leader].datanode.container_reports().await.unwrap();
         let committed: u64 = reports.iter().map(|report| report.payload_bytes).sum();
