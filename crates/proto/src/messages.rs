@@ -285,6 +285,13 @@ where
             Ends::WithData | Ends::Ended => Poll::Ready(status.map(Err)),
         }
     }
+
+    /// The rest of the message that was begun.
+    fn size_hint(&self) -> http_body::SizeHint {
+        let mut hint = http_body::SizeHint::default();
+        hint.set_lower(self.frames.iter().map(|frame| frame.len() as u64).sum());
+        hint
+    }
 }
 
 /// A message and its head.

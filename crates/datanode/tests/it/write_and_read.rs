@@ -213,7 +213,12 @@ async fn chunks_that_wait_for_all_replicas_hold_no_room() {
     waiting.write(chunk(1, 0, 0, b"a leader is there", true)).await.unwrap();
     let leader = cluster.wait_for_leader().await;
     cluster.nodes[(leader + 1) % 3].host.close(GroupId::pipeline(PIPELINE)).await;
-    // Longer than a datanode waits.
+    let committed = async || {
+        let reports = cluster.nodes[leader].datanode.container_reports().await.unwrap();
+        reports.iter().map(|report| report.payload_bytes).sum::<u64>()
+    };
+    // Longer than a datanode waits. One after the other is committed: what is not has room, which a pipeline has for half
+    // of the limit alone.
     for nonce in 0..CHUNKS {
         let data = bytes(nonce as u64, CHUNK_BYTES);
         let asked = WriteChunk {
@@ -222,18 +227,13 @@ async fn chunks_that_wait_for_all_replicas_hold_no_room() {
             ..chunk(100 + nonce, 0, 0, &data, true)
         };
         waiting.send(asked).await;
+        let deadline = Instant::now() + DEADLINE;
+        while committed().await < (nonce as u64 + 1) * CHUNK_BYTES as u64 {
+            assert!(Instant::now() < deadline, "chunk {nonce} is not committed");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
     // Three times the limit is committed while the first of them still waits.
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        let reports = cluster.nodes[leader].datanode.container_reports().await.unwrap();
-        let committed: u64 = reports.iter().map(|report| report.payload_bytes).sum();
-        if committed >= CHUNKS as u64 * CHUNK_BYTES as u64 {
-            break;
-        }
-        assert!(Instant::now() < deadline, "only {committed} bytes are committed");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
     assert!(waiting.ack().now_or_never().is_none(), "it is acknowledged without the replica that is gone");
     let mut other = cluster.nodes[leader].write_stream().await;
     other.write(chunk(2, 0, 0, &bytes(2, CHUNK_BYTES), true)).await.expect("the node has room for another");

@@ -85,16 +85,18 @@ impl<C: Unpin> Body for Incoming<C> {
     }
 }
 
-/// Sends a body to its end, as the peer takes it; it may take nothing of what was begun for as long as `patience`. What
-/// comes next is asked for only once there is room for a small message of it: where it is made, it takes memory from
-/// then on, and a thousand peers who take nothing are not to hold that.
+/// Sends a body to its end, as the peer takes it; it may take nothing of it for as long as `patience`. The next message is
+/// asked for only once there is room for a small one: where it is made it takes memory from then on, and a thousand
+/// peers who take nothing are not to hold that. (What a body has ready already, as its size says, is asked for at once.)
 pub(super) async fn send<B>(wire: &Wire, id: u32, body: B, patience: Duration) -> Result<(), Unsent>
 where
     B: Body<Data = Bytes>,
 {
     let mut body = pin!(body);
     loop {
-        wire.has_room_for_more(id).await?;
+        if body.size_hint().lower() == 0 {
+            wire.has_room_for_more(id, patience).await?;
+        }
         let frame = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await;
         let frame = match frame {
             None => return wire.send_last(id),

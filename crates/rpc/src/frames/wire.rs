@@ -221,9 +221,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Waits until the peer has room for a small message of a call.
-    pub(super) async fn has_room_for_more(&self, id: u32) -> Result<(), Unsent> {
-        std::future::poll_fn(|context| {
+    /// Waits until the peer has room for a small message of a call, for so long at most.
+    pub(super) async fn has_room_for_more(&self, id: u32, patience: Duration) -> Result<(), Unsent> {
+        let has_room = std::future::poll_fn(|context| {
             let mut state = self.state();
             let Some(stream) = state.streams.get_mut(&id) else { return Poll::Ready(Err(Unsent::Over)) };
             if stream.flow.has_room() {
@@ -231,8 +231,8 @@ impl Wire {
             }
             stream.sender = Some(context.waker().clone());
             Poll::Pending
-        })
-        .await
+        });
+        tokio::time::timeout(patience, has_room).await.unwrap_or(Err(Unsent::NotTaken))
     }
 
     /// Sends data, as the peer has room for it. It may take nothing for so long.
