@@ -1,4 +1,4 @@
-use crate::cluster::{Acked, Cluster, FIRST_CONTAINER, PIPELINE, bytes, chunk, options};
+use crate::cluster::{Acked, Cluster, DEADLINE, FIRST_CONTAINER, PIPELINE, bytes, chunk, options};
 use flotilla_datanode::DatanodeOptions;
 use futures::FutureExt;
 use proto::datanode::{Ack, HeadRequest, WriteChunk};
