@@ -51,7 +51,7 @@ async fn forgotten_log(
             continue;
         };
         let group = GroupId::pipeline(pipeline);
-        let record = ReplicaRecord::of(group, disk).await;
+        let record = ReplicaRecord::read_unless_damaged(group, disk).await;
         let record = record.with_context(|| format!("read the record of the replica of {group}"))?;
         let is_gone = record.is_some_and(|record| record.stage.is_being_removed());
         // A spec that cannot be read is no sign of its absence.

@@ -76,7 +76,7 @@ impl Opener {
             return Ok(false);
         }
         let root = || disk.real.root().display().to_string();
-        let record = ReplicaRecord::of(GroupId::pipeline(pipeline), disk.space.disk()).await;
+        let record = ReplicaRecord::read_unless_damaged(GroupId::pipeline(pipeline), disk.space.disk()).await;
         let record = record.map_err(|failure| PipelineError::Index(failure.into()))?;
         let stage = record.map(|record| record.stage);
         if stage.is_some_and(ReplicaStage::has_ended) {

@@ -76,9 +76,12 @@ impl Retired {
 
     /// Whether it is past the point where its log is of use.
     pub(crate) async fn is_being_removed(&self) -> anyhow::Result<bool> {
-        let record =
-            ReplicaRecord::of(self.group(), self.disk.space.disk()).await.context("read its record")?;
-        Ok(record.is_some_and(|record| record.stage.is_being_removed()))
+        Ok(self.replica_record().await?.is_some_and(|record| record.stage.is_being_removed()))
+    }
+
+    async fn replica_record(&self) -> anyhow::Result<Option<ReplicaRecord>> {
+        let disk = self.disk.space.disk();
+        ReplicaRecord::read_unless_damaged(self.group(), disk).await.context("read its record")
     }
 
     /// Makes the disk forget the pipeline; its containers stay.
@@ -219,27 +222,44 @@ impl Retired {
     /// because the index says that it is over looks for where it ends, and takes it for damaged when nothing
     /// says so.
     async fn note_last(&self, log: &Log, last: LogId, machine: PipelineMachine) -> anyhow::Result<()> {
-        let Some(open) = machine.still_open() else { return Ok(()) };
-        let metas =
-            log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
-        let meta = metas.first().context("the log's last entry is purged")?;
-        // After a roll nothing is in it yet.
-        let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
-        if last.is_some() {
-            self.check_records(open).await?;
+        let mut unsure = self.quasi_closed().await?;
+        let open = machine.still_open();
+        let mut last_in_open = None;
+        if let Some(open) = open {
+            let metas =
+                log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
+            let meta = metas.first().context("the log's last entry is purged")?;
+            // After a roll nothing is in it yet.
+            last_in_open = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
+            unsure.extend(last_in_open.map(|_| open));
         }
-        let end =
-            ContainerEnd { state: ContainerState::QuasiClosed, last, committed: machine.known_committed() };
+        for container in unsure {
+            self.check_records(container).await?;
+        }
+        let Some(open) = open else { return Ok(()) };
+        let committed = machine.known_committed();
+        let end = ContainerEnd { state: ContainerState::QuasiClosed, last: last_in_open, committed };
         let _ending = self.disk.ending.lock().await;
         end.write(&**self.disk.space.disk(), open).await?;
         self.disk.index.with(move |index| index.set_end(open, end)).await
     }
 
-    /// Reads all that is in the container before it says how it ended: SCM takes the end of the member whose
-    /// log is longest, and nobody could make a copy of one that is damaged. What the log knows to be durable
-    /// is not read when it is opened.
-    async fn check_records(&self, open: ContainerId) -> anyhow::Result<()> {
-        let mut reader = ContainerReader::open(self.disk.space.disk(), open, Reading::Whole).await?;
+    /// Those that a roll ended which is not known to be committed.
+    async fn quasi_closed(&self) -> anyhow::Result<Vec<ContainerId>> {
+        let pipeline = self.order.pipeline;
+        let containers = self.disk.index.with(move |index| index.containers()).await?;
+        let is_of_it = |record: &ContainerRecord| {
+            record.pipeline == pipeline && record.state == ContainerState::QuasiClosed
+        };
+        let quasi_closed = containers.into_iter().filter(|(_, record)| is_of_it(record));
+        Ok(quasi_closed.map(|(container, _)| container).collect())
+    }
+
+    /// Reads all that is in the container before its replica says how it ended: SCM takes the end of the
+    /// member whose log is longest, and nobody could make a copy of one that is damaged. What the log knows to
+    /// be durable is not read when it is opened.
+    async fn check_records(&self, container: ContainerId) -> anyhow::Result<()> {
+        let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
         let read = async {
             while let Some(record) = reader.next().await? {
                 reader.check_body(&record).await?;
@@ -248,10 +268,10 @@ impl Retired {
         };
         match read.await {
             Err(failure) if failure.downcast_ref().is_some_and(ReadError::condemns) => {
-                self.disk.mark_unhealthy(open, failure.to_string()).await;
+                self.disk.mark_unhealthy(container, failure.to_string()).await;
                 Ok(())
             }
-            read => read.with_context(|| format!("read container {open}")),
+            read => read.with_context(|| format!("read container {container}")),
         }
     }
 
@@ -352,9 +372,12 @@ impl Retired {
         self.mark_ends().await
     }
 
-    /// Whether the pipeline's creation was interrupted before its log began: nothing was ever written to its
-    /// first container.
+    /// Whether the pipeline's creation was interrupted before its log began: its record says that it promised
+    /// nothing, and nothing was ever written to its first container.
     async fn was_never_in_use(&self, open: ContainerId, failure: &anyhow::Error) -> anyhow::Result<bool> {
+        if self.replica_record().await?.is_none_or(|record| record.is_used) {
+            return Ok(false);
+        }
         let pipeline = self.order.pipeline;
         let is_new = self.disk.index.with(move |index| {
             let (first, record) = (ContainerId(0), index.container(open)?);
@@ -415,13 +438,13 @@ enum LogGone {
     Empty,
 }
 
-/// Whether trying again can help: not where the log is gone or damaged.
+/// Whether the log is gone, or its bytes are wrong or not to be had from the medium: trying again gives no more.
 fn is_lost(failure: &anyhow::Error) -> bool {
-    let is_damaged = matches!(
-        failure.downcast_ref::<OpenError>(),
-        Some(OpenError::Damaged { .. } | OpenError::Inconsistent { .. })
-    );
-    is_damaged || failure.downcast_ref::<LogGone>().is_some()
+    failure.chain().any(|cause| {
+        let opened = cause.downcast_ref::<OpenError>().is_some_and(OpenError::condemns);
+        let read = cause.downcast_ref::<ReadError>().is_some_and(ReadError::condemns);
+        opened || read || cause.is::<LogGone>()
+    })
 }
 
 struct Rest {

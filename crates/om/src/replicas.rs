@@ -19,7 +19,7 @@ use disk::{DataDirectory, Disk};
 use futures::future::join_all;
 use proto::scm::{OmGroup, OmHeartbeatResponse, OmReplicaName, OmReplicaReport};
 use proto::{Code, Failure};
-use raft::{AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, ReplicaRecord, ReplicaStage};
+use raft::{AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaRecord, ReplicaStage};
 use raftlog::{LogSpace, LogSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, RwLock};
@@ -223,7 +223,7 @@ impl Replicas {
             if let Err(failure) = self.reopen(group).await {
                 let why = format!("{failure:#}");
                 error!(%group, why, "OM cannot open its replica of a group: stop it, and mend that");
-                let known = ReplicaRecord::of(group, &disk).await.ok().flatten();
+                let known = ReplicaRecord::read_unless_damaged(group, &disk).await.ok().flatten();
                 let replica = known.map_or(ReplicaId(0), |known| known.replica);
                 self.set_closed(group, replica, why, Instant::now() + OPEN_AGAIN);
             }
@@ -246,15 +246,11 @@ impl Replicas {
     }
 
     async fn reopen(&self, group: GroupId) -> anyhow::Result<()> {
-        let record = ReplicaRecord::of(group, &self.disk()).await.context("read which replica is here")?;
-        if record.is_some_and(|record| record.stage.is_being_removed()) {
+        let here = self.here(group).await?.context("which replica is here is not known")?;
+        if here.stage.is_being_removed() {
             return self.delete(group).await;
         }
-        let here = self.here(group).await?.context("which replica is here is not known")?;
-        if record.is_some_and(|record| record.stage == ReplicaStage::Creating)
-            && here.was_member
-            && !self.has_log(group).await?
-        {
+        if here.stage == ReplicaStage::Creating && here.was_member && !self.has_log(group).await? {
             // Nothing is begun, and how it is to begin SCM says.
             let why = format!("replica {} of {group} is to begin, and waits for SCM", here.replica);
             self.set_closed(group, here.replica, why, Instant::now());
@@ -267,8 +263,8 @@ impl Replicas {
         self.means.disk.clone()
     }
 
-    async fn here(&self, group: GroupId) -> anyhow::Result<Option<ReplicaHere>> {
-        ReplicaHere::of(group, &self.disk()).await.context("read which replica is here")
+    async fn here(&self, group: GroupId) -> anyhow::Result<Option<ReplicaRecord>> {
+        ReplicaRecord::read(group, &self.disk()).await.context("read which replica is here")
     }
 
     async fn has_log(&self, group: GroupId) -> anyhow::Result<bool> {
@@ -280,7 +276,7 @@ impl Replicas {
 
     /// The start of one that was at work: one that was a member need not wait to stand for election. What the
     /// members are its log says.
-    fn start_again(&self, here: ReplicaHere) -> GroupStart {
+    fn start_again(&self, here: ReplicaRecord) -> GroupStart {
         let address = self.means.options.address.clone();
         match here.was_member {
             true => GroupStart::First(vec![Member { replica: here.replica, node: NodeId(0), address }]),
@@ -392,8 +388,7 @@ impl Replicas {
         told: &OmGroup,
     ) -> anyhow::Result<()> {
         ensure!(replica.0 != 0, "SCM gave it the number 0");
-        let record = ReplicaRecord::of(group, &self.disk()).await.context("read which replica is here")?;
-        match record {
+        match self.here(group).await? {
             Some(record) if record.stage.is_being_removed() => {
                 self.delete(group).await.context("finish the removal of the one before")?;
                 if record.replica == replica {
@@ -404,10 +399,7 @@ impl Replicas {
                 bail!("SCM wants replica {replica} here, and the directory has replica {}", record.replica);
             }
             Some(ReplicaRecord { stage: ReplicaStage::Creating, .. }) | None => {}
-            Some(_) => {
-                let here = self.here(group).await?.context("which replica is here is not known")?;
-                return self.open_replica(group, replica, self.start_again(here)).await;
-            }
+            Some(here) => return self.open_replica(group, replica, self.start_again(here)).await,
         }
         let start = match told.is_founded {
             true => GroupStart::Join,
@@ -431,7 +423,9 @@ impl Replicas {
     }
 
     async fn remove(&self, group: GroupId, replica: ReplicaId) -> anyhow::Result<()> {
-        let record = ReplicaRecord::of(group, &self.disk()).await.context("read which replica is here")?;
+        let record = ReplicaRecord::read_unless_damaged(group, &self.disk())
+            .await
+            .context("read which replica is here")?;
         let slot = self.slot(group);
         // Once it is removed its tables may still be to be deleted.
         let is_here = |record: ReplicaRecord| {

@@ -45,7 +45,6 @@ pub use members::member::{AddressBook, Member};
 pub use members::membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing, TimingError};
 pub use parking::LotCounts;
-pub use replica::identity::ReplicaHere;
 pub use replica::record::{ReplicaRecord, ReplicaStage};
 pub use replica::reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan, check_lost};
 pub use snapshot::{SendProgress, SnapshotPolicy, SnapshotProgress, Snapshots};

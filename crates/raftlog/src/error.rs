@@ -42,6 +42,17 @@ pub enum ReadError {
     Compacted(OwnerId),
 }
 
+impl OpenError {
+    /// Whether the log's bytes are wrong, or not to be had from the medium. Any other opening may succeed when
+    /// it is tried again.
+    pub fn condemns(&self) -> bool {
+        match self {
+            OpenError::Damaged { .. } | OpenError::Inconsistent { .. } => true,
+            OpenError::Io { source, .. } => ReadFault::of(source) == ReadFault::Medium,
+        }
+    }
+}
+
 impl ReadError {
     /// Whether it says that the bytes are wrong, gone, or not to be had from the medium. Any other read may
     /// succeed when it is tried again.

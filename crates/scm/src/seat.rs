@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use disk::{DataDirectory, Stamp};
 use proto::scm::{IntroduceResponse, ScmMember, ScmReplica};
 use proto::{Code, Failure};
-use raft::{Group, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, Role};
+use raft::{Group, GroupSpec, GroupStart, Member, RaftHost, ReplicaRecord, Role};
 use raftlog::{LogSpace, LogSpec};
 use statedb::GroupDb;
 use std::sync::Arc;
@@ -194,17 +194,17 @@ impl Seats {
     /// Goes on as the replica that is on the disk, if there is one.
     pub(crate) async fn reopen(&self) -> anyhow::Result<Option<Seat>> {
         let disk: Arc<dyn disk::Disk> = self.disk.clone();
-        let here = ReplicaHere::of(GroupId::SCM, &disk).await.context("read which replica is here")?;
+        let here = ReplicaRecord::read(GroupId::SCM, &disk).await.context("read which replica is here")?;
         // A founder stamps the directory once the group has named the cluster, others before they open their
         // replica.
         let stamped = self.disk.stamp().cluster;
-        let seat = match here {
+        let seat = match here.filter(|here| !here.stage.is_being_removed()) {
             None => return Ok(None),
-            Some(ReplicaHere { replica: FOUNDER, .. }) => {
+            Some(ReplicaRecord { replica: FOUNDER, .. }) => {
                 let cluster = if stamped.is_empty() { self.own_cluster() } else { stamped };
                 self.open(cluster, FOUNDER, self.alone(), true).await?
             }
-            Some(ReplicaHere { replica, was_member }) => {
+            Some(ReplicaRecord { replica, was_member, .. }) => {
                 self.open(stamped, replica, GroupStart::Join, was_member).await?
             }
         };

@@ -315,7 +315,7 @@ pub(super) async fn unwritten_ends(
 
 /// Whether a pipeline's replica here was let go of: its log is gone because it is not needed.
 pub(super) async fn is_let_go(disk: &Arc<dyn Disk>, pipeline: PipelineId) -> anyhow::Result<bool> {
-    let record = ReplicaRecord::of(GroupId::pipeline(pipeline), disk).await;
+    let record = ReplicaRecord::read_unless_damaged(GroupId::pipeline(pipeline), disk).await;
     let record = record.with_context(|| format!("read the record of the replica of pipeline {pipeline}"))?;
     Ok(record.is_some_and(|record| record.stage == ReplicaStage::Removed))
 }

@@ -1,11 +1,11 @@
 //! A replica's beginning: it comes to its log as one of the group's first members, as one that joins, or
 //! again after a restart.
 
-use crate::adapter::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
+use crate::adapter::encoding::{entry_to_record, first_membership, log_id_from};
 use crate::adapter::terms::TermLimit;
 use crate::adapter::type_config::RaftEntry;
 use crate::replica::begun_reset::settle_reset;
-use crate::replica::identity::{Identity, IdentityState};
+use crate::replica::identity::{End, Identity, Origin};
 use crate::{GroupSpec, GroupStart};
 use anyhow::{Context, bail};
 use disk::Disk;
@@ -32,26 +32,19 @@ pub(crate) struct Begun {
     pub(crate) unused: Option<Identity>,
 }
 
-/// Writes the record of a replica that is new on the disk, before anything else of it is there. A log without
-/// one is from before records were kept: it says itself whose it is, to [`begin`].
+/// Writes the record of a replica that is new on the disk, before anything else of it is there.
 pub(crate) async fn announce(space: &LogSpace, log: &LogSpec, spec: &GroupSpec) -> anyhow::Result<()> {
     let disk = space.disk();
     let lost = match Identity::read(disk, spec.group).await.context("read which replica is here")? {
         None => Vec::new(),
-        Some(known) if known.state == IdentityState::Removed && known.replica != spec.replica => known.lost,
+        Some(known) if known.makes_place(spec.replica) => known.lost,
         Some(_) => return Ok(()),
     };
+    // A log of which nothing says whose it is: [`begin`] refuses it.
     if !disk.list(&log.dir).await.context("look whether there is a log")?.is_empty() {
         return Ok(());
     }
-    begin_as(new_state(spec), lost, disk, spec).await.map(drop)
-}
-
-fn new_state(spec: &GroupSpec) -> IdentityState {
-    match spec.start {
-        GroupStart::First(_) => IdentityState::First,
-        GroupStart::Join => IdentityState::Joined,
-    }
+    begin_new(lost, disk, spec).await.map(drop)
 }
 
 /// Makes a replica's log and identity agree with what is asked for, or says why they do not. Repeated after a
@@ -67,84 +60,71 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
     let state = log.state();
     let is_empty = state.last.max(state.purged).is_none();
     let past = if state.hard_state.is_some() { Past::Restarted } else { Past::New };
-    let lost = known.iter().flat_map(|known| known.lost.clone()).collect::<Vec<_>>();
     let identity = match known {
-        Some(Identity { state: IdentityState::Removing, replica, .. }) => {
-            bail!("the removal of replica {replica} was interrupted: remove it again first")
-        }
-        Some(Identity { state: IdentityState::Removed, replica, .. }) if replica == spec.replica => {
-            bail!("replica {replica} was removed: its id is never used again")
-        }
-        Some(Identity { state: IdentityState::Retired, replica, .. }) => {
-            bail!("replica {replica} is retired: it never votes or appends again")
-        }
-        Some(known) if known.state != IdentityState::Removed => {
-            if known.replica != spec.replica {
-                bail!(
-                    "the log in this place was made for another group or replica: {} of {}",
-                    known.replica,
-                    spec.group
-                );
-            }
+        Some(known) if !known.makes_place(spec.replica) => {
+            check_goes_on(&known, spec)?;
             known
         }
-        // A log from before identities were kept says itself whose it is.
-        _ if !is_empty => {
-            check_first_entry(log, spec).await?;
-            begin_as(IdentityState::First, lost, disk, spec).await?
-        }
-        _ if past == Past::Restarted => {
-            bail!(
-                "the replica has voted, but its log is empty: the log was lost; if its files are elsewhere, restore them"
-            )
-        }
-        _ => begin_as(new_state(spec), lost, disk, spec).await?,
+        _ if !is_empty || past == Past::Restarted => bail!(
+            "there is a log of {0}, and nothing says which replica it is of: replicas/{0} is lost; restore it, or take the log away",
+            spec.group
+        ),
+        before => begin_new(before.map_or_else(Vec::new, |before| before.lost), disk, spec).await?,
     };
     check_not_lost(&identity, is_empty, past)?;
-    let is_first = matches!(identity.state, IdentityState::First | IdentityState::FirstInUse);
-    if is_first && is_empty {
+    if identity.origin == Origin::First && is_empty {
         start_log(log, spec).await?;
     }
-    let is_used = is_first || !is_empty || past == Past::Restarted;
+    let promised = identity.origin == Origin::First || !is_empty || past == Past::Restarted;
     let identity =
-        if is_used { identity.into_use(disk).await.context("write that it is in use")? } else { identity };
-    let unused = (!identity.is_in_use()).then(|| identity.clone());
-    let was_member = is_first || identity.was_member;
-    Ok(Begun { was_member, past, lost: identity.lost, unused })
+        if promised { identity.into_use(disk).await.context("write that it is in use")? } else { identity };
+    let unused = (!identity.is_used).then(|| identity.clone());
+    Ok(Begun { was_member: identity.was_member, past, lost: identity.lost, unused })
+}
+
+fn check_goes_on(known: &Identity, spec: &GroupSpec) -> anyhow::Result<()> {
+    let replica = known.replica;
+    match known.end {
+        Some(End::Removing) => {
+            bail!("the removal of replica {replica} was interrupted: remove it again first")
+        }
+        Some(End::Removed) => bail!("replica {replica} was removed: its id is never used again"),
+        Some(End::Retired) => bail!("replica {replica} is retired: it never votes or appends again"),
+        None if replica != spec.replica => {
+            bail!("the log in this place was made for another group or replica: {replica} of {}", spec.group)
+        }
+        None => Ok(()),
+    }
 }
 
 /// An empty log is that of a replica that promised nothing yet, or one that joined and promised its vote
 /// alone. Anything else was lost, and with it votes and entries that others count on: the same name must not
 /// begin anew.
 fn check_not_lost(identity: &Identity, is_empty: bool, past: Past) -> anyhow::Result<()> {
-    match (identity.state, past) {
-        (IdentityState::First | IdentityState::FirstInUse, Past::Restarted) if is_empty => {
-            bail!(
-                "the replica has voted, but its log is empty: the log was lost; if its files are elsewhere, restore them"
-            )
-        }
-        (IdentityState::FirstInUse | IdentityState::JoinedInUse, Past::New) if is_empty => {
-            bail!(
-                "the replica was in use, but its log is empty: the log was lost; if its files are elsewhere, restore them"
-            )
-        }
-        _ => Ok(()),
+    let is_lost = match past {
+        Past::Restarted => identity.origin == Origin::First,
+        Past::New => identity.is_used,
+    };
+    if is_empty && is_lost {
+        bail!(
+            "the replica was in use, but its log is empty: the log was lost; if its files are elsewhere, restore them"
+        );
     }
+    Ok(())
 }
 
 /// Durable before the log has anything: a log that is in use names its replica.
-async fn begin_as(
-    state: IdentityState,
-    lost: Vec<ReplicaId>,
-    disk: &Arc<dyn Disk>,
-    spec: &GroupSpec,
-) -> anyhow::Result<Identity> {
+async fn begin_new(lost: Vec<ReplicaId>, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> anyhow::Result<Identity> {
     if let GroupStart::First(members) = &spec.start
         && !members.iter().any(|member| member.replica == spec.replica)
     {
         bail!("replica {} is not among the first members {members:?}", spec.replica);
     }
-    let identity = Identity { lost, ..Identity::new(spec.group, spec.replica, state) };
+    let origin = match spec.start {
+        GroupStart::First(_) => Origin::First,
+        GroupStart::Join => Origin::Joined,
+    };
+    let identity = Identity { lost, ..Identity::new(spec.group, spec.replica, origin) };
     identity.write(disk).await.context("write which replica is here")?;
     Ok(identity)
 }
@@ -163,22 +143,6 @@ async fn start_log(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
         RaftEntry { log_id: log_id_from(LogId::default()), payload: EntryPayload::Membership(membership) };
     log.append(vec![entry_to_record(entry)?])?.durable().await?;
     Ok(())
-}
-
-/// The first entry of a log that still has it names the members.
-async fn check_first_entry(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
-    if log.state().purged.is_some() {
-        bail!("nothing says which replica this log is of");
-    }
-    let first = log.read_meta(LogIndex(0)..LogIndex(1), 1).await?.into_iter().next();
-    let first = entry_from_meta(first.context("the log has no first entry")?)?;
-    match first.payload {
-        EntryPayload::Membership(members) if members.get_node(&spec.replica.0).is_some() => Ok(()),
-        EntryPayload::Membership(members) => {
-            bail!("the log in this place was made for another group or replica: its members are {members}")
-        }
-        other => bail!("the log begins with {other} instead of its members"),
-    }
 }
 
 /// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only
@@ -403,6 +367,17 @@ pub(crate) mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_log_of_which_no_record_tells_is_opened_by_nobody() {
+        for spec in [first(), group_spec(7, GroupStart::Join)] {
+            let site = Site::new();
+            site.found().await;
+            site.disk.remove_file(&format!("replicas/{GROUP}")).await.expect("removed");
+            let why = site.refused(spec).await;
+            assert!(why.contains("nothing says which replica it is of"), "{why}");
+        }
+    }
+
     /// Without a snapshot, and without a state: nothing but the note that it was in use says that there was a
     /// log.
     #[tokio::test]
@@ -438,7 +413,7 @@ pub(crate) mod tests {
         let log = site.log().await;
         let Begun { unused, .. } = begin(&log, &site.disk, &joiner).await.expect("it begins");
         let identity = unused.expect("not in use");
-        assert_eq!(identity.state, IdentityState::Joined);
+        assert_eq!((identity.origin, identity.is_used), (Origin::Joined, false));
         let counts = Arc::new(crate::counts::Counts::new(ReplicaId(7)));
         let (alive, _) = crate::adapter::alive::Alive::new();
         let mut store = crate::log::log_store::LogStore::new(
@@ -453,7 +428,7 @@ pub(crate) mod tests {
         let vote = crate::adapter::type_config::RaftVote::new(3, 2);
         openraft::storage::RaftLogStorage::save_vote(&mut store, &vote).await.expect("saved");
         let noted = Identity::read(&site.disk, GROUP).await.expect("read").expect("there");
-        assert_eq!(noted.state, IdentityState::JoinedInUse);
+        assert_eq!(noted, Identity { is_used: true, ..Identity::new(GROUP, ReplicaId(7), Origin::Joined) });
     }
 
     /// A leader adds it and removes it. What it has applied says that it is no member, and not that it was
@@ -494,14 +469,8 @@ pub(crate) mod tests {
     async fn what_a_reset_gave_up_stays_known_to_the_next_replica_after_restarts() {
         let site = Site::new();
         let lost = vec![ReplicaId(2), ReplicaId(3)];
-        let removed = Identity {
-            group: GROUP,
-            replica: ReplicaId(1),
-            state: IdentityState::Removed,
-            is_resetting: false,
-            was_member: false,
-            lost: lost.clone(),
-        };
+        let first = Identity::new(GROUP, ReplicaId(1), Origin::First);
+        let removed = Identity { lost: lost.clone(), ..first.ended(End::Removed) };
         removed.write(&site.disk).await.expect("written");
         for _ in 0..2 {
             let log = site.log().await;

@@ -5,9 +5,10 @@
 //! offset size field
 //!      0    4 magic    "FLri"
 //!      4    1 version  1
-//!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed, 5 first member in use, 6 joined in use, 7 retired
+//!      5    1 state    bits 0 and 1 origin: 1 first member, 2 joined; bit 2 in use;
+//!                      bits 4 and 5 end: 0 none, 1 retired, 2 being removed, 3 removed
 //!      6    1 reset    1 while a forced reset is under way, else 0
-//!      7    1 member   1 once a committed membership has had the replica, where it joined; else 0
+//!      7    1 member   1 once a committed membership has had the replica; else 0
 //!      8    8 group
 //!     16    8 replica
 //!     24    4 count    of lost replicas
@@ -16,7 +17,6 @@
 //! ```
 
 use crate::log::room_wait::RoomWait;
-use crate::replica::record::ReplicaStage;
 use bytes::{Buf, BufMut};
 use disk::{Disk, RecordFile, is_full};
 use std::io;
@@ -33,16 +33,20 @@ const FIELDS_BYTES: usize = 3 + 8 + 8 + 4;
 pub(crate) const LOST_MAX: usize = 1024;
 const FILE: RecordFile = RecordFile::of_fields(b"FLri", 1, FIELDS_BYTES + 8 * LOST_MAX);
 
+/// Where a replica comes from, whether it was used, and how it ended: each says its own, and none takes another's
+/// place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) group: GroupId,
     pub(crate) replica: ReplicaId,
-    pub(crate) state: IdentityState,
+    pub(crate) origin: Origin,
+    /// It may have promised something: an empty log is one that was lost. Never taken back.
+    pub(crate) is_used: bool,
+    pub(crate) end: Option<End>,
     /// A forced reset was begun: the end of the log says whether it was done
     /// ([`crate::replica::begun_reset`]).
     pub(crate) is_resetting: bool,
-    /// A committed membership has had it: one without it is from after its time. Of those that joined; first
-    /// members always had one. A file from before this was noted says no.
+    /// A committed membership has had it: one without it is from after its time.
     pub(crate) was_member: bool,
     /// Replicas that a forced reset gave up. They may still exist, and must not be listened to.
     pub(crate) lost: Vec<ReplicaId>,
@@ -51,45 +55,47 @@ pub(crate) struct Identity {
 /// Persisted: never renumber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum IdentityState {
-    /// One of the group's first members: its log begins with them. Until it is in use, it has promised
-    /// nothing.
+pub(crate) enum Origin {
+    /// One of the group's first members: its log begins with them.
     First = 1,
-    /// Came later: its log begins with what a leader sent. Until it is in use, it has promised nothing.
+    /// Came later: its log begins with what a leader sent.
     Joined = 2,
-    /// Its files are being deleted; a crash may have left some.
-    Removing = 3,
-    /// Its files are gone, and its id is spent.
-    Removed = 4,
-    /// A first member whose log has something. An empty one was lost.
-    FirstInUse = 5,
-    /// One that joined and has at least voted. A log without a vote was lost.
-    JoinedInUse = 6,
+}
+
+/// Persisted: never renumber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum End {
     /// Its log is there, and no member of the group any more: it never votes or appends again.
-    Retired = 7,
+    Retired = 1,
+    /// Its files are being deleted; a crash may have left some.
+    Removing = 2,
+    /// Its files are gone, and its id is spent.
+    Removed = 3,
 }
 
-/// The replica of a group that a disk has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplicaHere {
-    pub replica: ReplicaId,
-    /// A committed membership has had it: it is a member, or was removed.
-    pub was_member: bool,
-}
-
-impl ReplicaHere {
-    /// `None` also when it was removed from the disk.
-    pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaHere>> {
-        let Some(known) = Identity::read(disk, group).await? else { return Ok(None) };
-        let is_first = matches!(known.state, IdentityState::First | IdentityState::FirstInUse);
-        let here = ReplicaHere { replica: known.replica, was_member: is_first || known.was_member };
-        Ok((!known.state.stage().is_being_removed()).then_some(here))
-    }
-}
+const ORIGIN_BITS: u8 = 0b11;
+const USED_BIT: u8 = 0b100;
+const END_SHIFT: u32 = 4;
 
 impl Identity {
-    pub(crate) fn new(group: GroupId, replica: ReplicaId, state: IdentityState) -> Identity {
-        Identity { group, replica, state, is_resetting: false, was_member: false, lost: Vec::new() }
+    /// One that has promised nothing yet.
+    pub(crate) fn new(group: GroupId, replica: ReplicaId, origin: Origin) -> Identity {
+        Identity {
+            group,
+            replica,
+            origin,
+            is_used: false,
+            end: None,
+            is_resetting: false,
+            was_member: origin == Origin::First,
+            lost: Vec::new(),
+        }
+    }
+
+    /// One of which nothing is known but that it was here, and so may have promised anything.
+    pub(crate) fn unknown(group: GroupId, replica: ReplicaId) -> Identity {
+        Identity { is_used: true, ..Identity::new(group, replica, Origin::First) }
     }
 
     /// `None` when the disk never had a replica of the group.
@@ -121,36 +127,43 @@ impl Identity {
         }
     }
 
-    /// The same replica in a later state.
-    pub(crate) fn advanced(self, state: IdentityState) -> Identity {
-        let (from, to) = (self.state.stage(), state.stage());
+    /// The same replica, further on its way out.
+    pub(crate) fn ended(self, end: End) -> Identity {
         assert!(
-            from <= to,
-            "replica {} of {} would go from {from:?} back to {to:?}",
+            self.end <= Some(end),
+            "replica {} of {} would go from {:?} back to {end:?}",
             self.replica,
-            self.group
+            self.group,
+            self.end
         );
-        Identity { state, ..self }
+        Identity { end: Some(end), ..self }
     }
 
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.state.stage() == ReplicaStage::InUse
+    /// Whether another replica may begin in its place.
+    pub(crate) fn makes_place(&self, for_another: ReplicaId) -> bool {
+        self.end == Some(End::Removed) && self.replica != for_another
+    }
+
+    /// Whether its files are gone, or on their way out.
+    pub(crate) fn is_being_removed(&self) -> bool {
+        self.end >= Some(End::Removing)
     }
 
     /// Writes, durably on return, that from now on an empty log is one that was lost. Written after the log's
     /// first content is durable (else a crash in between would look like a loss) and before anybody is told
     /// of it.
     pub(crate) async fn into_use(self, disk: &Arc<dyn Disk>) -> io::Result<Identity> {
-        let used = self.clone().used();
-        if used != self {
-            used.write(disk).await?;
+        if self.is_used {
+            return Ok(self);
         }
+        let used = Identity { is_used: true, ..self };
+        used.write(disk).await?;
         Ok(used)
     }
 
     /// [`Identity::into_use`], of a group that runs.
     pub(crate) async fn note_use(&self, disk: &Arc<dyn Disk>, room_wait: &RoomWait) -> io::Result<()> {
-        self.clone().used().write_with_room(disk, room_wait).await
+        Identity { is_used: true, ..self.clone() }.write_with_room(disk, room_wait).await
     }
 
     /// A full disk stops no replica that runs: it waits, as with what it appends.
@@ -173,15 +186,6 @@ impl Identity {
         }
     }
 
-    fn used(self) -> Identity {
-        let state = match self.state {
-            IdentityState::First => IdentityState::FirstInUse,
-            IdentityState::Joined => IdentityState::JoinedInUse,
-            other => other,
-        };
-        self.advanced(state)
-    }
-
     /// Notes durably that a committed membership has had the replica that is here. By then it is in use:
     /// nobody else writes the file.
     pub(crate) async fn note_member(
@@ -198,9 +202,14 @@ impl Identity {
         }
     }
 
+    fn state(&self) -> u8 {
+        let end = self.end.map_or(0, |end| end as u8);
+        self.origin as u8 | if self.is_used { USED_BIT } else { 0 } | end << END_SHIFT
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(FIELDS_BYTES + 8 * self.lost.len());
-        out.put_u8(self.state as u8);
+        out.put_u8(self.state());
         out.put_u8(self.is_resetting.into());
         out.put_u8(self.was_member.into());
         out.put_u64_le(self.group.to_u64());
@@ -220,22 +229,43 @@ impl Identity {
         let (is_resetting, was_member) = (fields.get_u8() != 0, fields.get_u8() != 0);
         let group = GroupId::try_from(fields.get_u64_le()).map_err(|error| error.to_string())?;
         let replica = ReplicaId(fields.get_u64_le());
-        let state = match state {
-            1 => IdentityState::First,
-            2 => IdentityState::Joined,
-            3 => IdentityState::Removing,
-            4 => IdentityState::Removed,
-            5 => IdentityState::FirstInUse,
-            6 => IdentityState::JoinedInUse,
-            7 => IdentityState::Retired,
-            other => return Err(format!("a newer version wrote its state {other}")),
-        };
+        let (origin, is_used, end) = decode_state(state)?;
+        // First members always had one; a file from before this was noted of them says no.
+        let was_member = was_member || origin == Origin::First;
         let count = fields.get_u32_le() as usize;
         if fields.len() != 8 * count {
             return Err(format!("it counts {count} lost replicas in {} bytes", fields.len()));
         }
         let lost = (0..count).map(|_| ReplicaId(fields.get_u64_le())).collect();
-        Ok(Identity { group, replica, state, is_resetting, was_member, lost })
+        Ok(Identity { group, replica, origin, is_used, end, is_resetting, was_member, lost })
+    }
+}
+
+fn decode_state(state: u8) -> Result<(Origin, bool, Option<End>), String> {
+    // Files from when an end took the place of what the replica was: it may have been used.
+    let of_old = |end| Ok((Origin::First, true, Some(end)));
+    match state {
+        3 => return of_old(End::Removing),
+        4 => return of_old(End::Removed),
+        7 => return of_old(End::Retired),
+        _ => {}
+    }
+    let newer = || format!("a newer version wrote its state {state}");
+    let origin = match state & ORIGIN_BITS {
+        1 => Origin::First,
+        2 => Origin::Joined,
+        _ => return Err(newer()),
+    };
+    let end = match state >> END_SHIFT {
+        0 => None,
+        1 => Some(End::Retired),
+        2 => Some(End::Removing),
+        3 => Some(End::Removed),
+        _ => return Err(newer()),
+    };
+    match state & (1 << (END_SHIFT - 1)) {
+        0 => Ok((origin, state & USED_BIT != 0, end)),
+        _ => Err(newer()),
     }
 }
 
@@ -251,14 +281,7 @@ mod tests {
     /// Bytes written by the first version. A failure here means that old data directories cannot be read.
     #[test]
     fn a_replica_keeps_its_bytes_and_damage_is_found() {
-        let identity = Identity {
-            group: GroupId::om(7),
-            replica: ReplicaId(300),
-            state: IdentityState::Joined,
-            is_resetting: false,
-            was_member: false,
-            lost: vec![ReplicaId(5)],
-        };
+        let identity = Identity { lost: vec![ReplicaId(5)], ..joined() };
         let encode = |identity: &Identity| FILE.encode(&identity.encode());
         let decode = |bytes: &[u8]| FILE.decode(bytes).and_then(Identity::decode);
         let bytes = encode(&identity);
@@ -271,6 +294,14 @@ mod tests {
         let resetting = Identity { is_resetting: true, ..identity };
         assert_eq!(encode(&resetting)[6], 1);
         assert_eq!(decode(&encode(&resetting)), Ok(resetting));
+        let states = [(joined(), 0x02), (used(joined()), 0x06), (used(first()), 0x05), (first(), 0x01)];
+        for (identity, state) in states {
+            for (end, bits) in [(None, 0), (Some(End::Retired), 0x10), (Some(End::Removing), 0x20)] {
+                let identity = Identity { end, ..identity.clone() };
+                assert_eq!(encode(&identity)[5], state | bits);
+                assert_eq!(decode(&encode(&identity)), Ok(identity));
+            }
+        }
         for at in 0..bytes.len() {
             let mut damaged = bytes.to_vec();
             damaged[at] ^= 1;
@@ -279,8 +310,31 @@ mod tests {
         }
     }
 
+    /// An end took the place of what the replica was.
+    #[test]
+    fn an_end_as_it_was_written_before_is_that_of_one_that_may_have_been_used() {
+        for (state, end) in [(3, End::Removing), (4, End::Removed), (7, End::Retired)] {
+            let fields = [&[state, 0, 0][..], &joined().encode()[3..]].concat();
+            let expected = Identity::unknown(GroupId::om(7), ReplicaId(300)).ended(end);
+            assert_eq!(Identity::decode(&fields), Ok(expected), "{state}");
+        }
+        for newer in [0, 8, 9, 0x41, 0x33, 0xff] {
+            let fields = [&[newer, 0, 0][..], &joined().encode()[3..]].concat();
+            let why = Identity::decode(&fields).expect_err("a state of tomorrow");
+            assert!(why.contains("a newer version"), "{newer}: {why}");
+        }
+    }
+
     fn joined() -> Identity {
-        Identity::new(GroupId::om(7), ReplicaId(300), IdentityState::Joined)
+        Identity::new(GroupId::om(7), ReplicaId(300), Origin::Joined)
+    }
+
+    fn first() -> Identity {
+        Identity { origin: Origin::First, was_member: true, ..joined() }
+    }
+
+    fn used(identity: Identity) -> Identity {
+        Identity { is_used: true, ..identity }
     }
 
     #[tokio::test(start_paused = true)]
@@ -295,7 +349,7 @@ mod tests {
         sim.set_free_bytes(1 << 20);
         noting.await.expect("there is room");
         let noted = Identity::read(&disk, identity.group).await.expect("it is read").expect("it is there");
-        assert_eq!(noted.state, IdentityState::JoinedInUse);
+        assert_eq!(noted, used(joined()));
     }
 
     #[tokio::test(start_paused = true)]

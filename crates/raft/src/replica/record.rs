@@ -1,6 +1,6 @@
 //! The record of a replica, as its owner reads it, and the stages that it goes through.
 
-use crate::replica::identity::{self, Identity, IdentityState};
+use crate::replica::identity::{self, End, Identity};
 use disk::Disk;
 use std::io;
 use std::sync::Arc;
@@ -13,13 +13,16 @@ use types::{GroupId, ReplicaId};
 pub struct ReplicaRecord {
     pub replica: ReplicaId,
     pub stage: ReplicaStage,
+    /// It may have voted and acknowledged: what is missing of it was lost. It stays true to the end.
+    pub is_used: bool,
+    /// A committed membership has had it: it is a member, or was removed.
+    pub was_member: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplicaStage {
     /// It has promised nothing: what is missing of it was never there.
     Creating,
-    /// It may have voted and acknowledged: what is missing of it was lost.
     InUse,
     /// [`crate::RaftHost::retire`] was begun: it is no member any more, and its log is there.
     Retired,
@@ -37,11 +40,32 @@ impl ReplicaRecord {
         Ok(groups)
     }
 
-    /// `None` where there was never a replica. Damage hides a record: who opens the replica hears of it, and
-    /// who ends it needs nothing that it hides.
-    pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaRecord>> {
-        let known = Identity::read_unless_damaged(disk, group).await?;
-        Ok(known.map(|known| ReplicaRecord { replica: known.replica, stage: known.state.stage() }))
+    /// `None` where there was never a replica.
+    pub async fn read(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaRecord>> {
+        Ok(Identity::read(disk, group).await?.map(ReplicaRecord::from))
+    }
+
+    /// [`ReplicaRecord::read`], and `None` where damage hides it: who opens the replica hears of that, and who
+    /// ends it needs nothing that it hides.
+    pub async fn read_unless_damaged(
+        group: GroupId,
+        disk: &Arc<dyn Disk>,
+    ) -> io::Result<Option<ReplicaRecord>> {
+        Ok(Identity::read_unless_damaged(disk, group).await?.map(ReplicaRecord::from))
+    }
+}
+
+impl From<Identity> for ReplicaRecord {
+    fn from(identity: Identity) -> ReplicaRecord {
+        let Identity { replica, is_used, was_member, end, .. } = identity;
+        let stage = match end {
+            None if is_used => ReplicaStage::InUse,
+            None => ReplicaStage::Creating,
+            Some(End::Retired) => ReplicaStage::Retired,
+            Some(End::Removing) => ReplicaStage::Removing,
+            Some(End::Removed) => ReplicaStage::Removed,
+        };
+        ReplicaRecord { replica, stage, is_used, was_member }
     }
 }
 
@@ -54,17 +78,5 @@ impl ReplicaStage {
     /// Whether its log is of no use any more.
     pub fn is_being_removed(self) -> bool {
         self >= ReplicaStage::Removing
-    }
-}
-
-impl IdentityState {
-    pub(crate) fn stage(self) -> ReplicaStage {
-        match self {
-            IdentityState::First | IdentityState::Joined => ReplicaStage::Creating,
-            IdentityState::FirstInUse | IdentityState::JoinedInUse => ReplicaStage::InUse,
-            IdentityState::Retired => ReplicaStage::Retired,
-            IdentityState::Removing => ReplicaStage::Removing,
-            IdentityState::Removed => ReplicaStage::Removed,
-        }
     }
 }

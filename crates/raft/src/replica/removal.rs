@@ -2,7 +2,7 @@
 //! and it is removed from the disk. Whatever happened to it stays written down.
 
 use crate::open_groups::Reservation;
-use crate::replica::identity::{Identity, IdentityState};
+use crate::replica::identity::{End, Identity};
 use crate::{Group, RaftHost, RemoveGroupError, snapshot};
 use raftlog::{LogSpace, LogSpec};
 use std::io;
@@ -76,13 +76,13 @@ async fn remove_files(
 ) -> io::Result<()> {
     let disk = space.disk();
     let known = Identity::read(disk, group).await?;
-    if known.as_ref().is_some_and(|known| known.state == IdentityState::Removed) {
+    if known.as_ref().is_some_and(|known| known.end == Some(End::Removed)) {
         return Ok(());
     }
     // 0 where nothing says whose the log is: such a replica was never opened.
-    let unknown = || Identity::new(group, open.unwrap_or_default(), IdentityState::Removing);
+    let unknown = || Identity::unknown(group, open.unwrap_or_default());
     let known = Identity { is_resetting: false, ..known.unwrap_or_else(unknown) };
-    let removing = known.advanced(IdentityState::Removing);
+    let removing = known.ended(End::Removing);
     removing.write(disk).await?;
     space.remove(log).await?;
     if !group.kind.segments_outlive_log() {
@@ -94,22 +94,23 @@ async fn remove_files(
     }
     // Whoever orders the same replica again, on old news, must not get an empty one that has forgotten its
     // votes.
-    removing.advanced(IdentityState::Removed).write(disk).await
+    removing.ended(End::Removed).write(disk).await
 }
 
 async fn mark_retired(group: GroupId, replica: ReplicaId, space: &Arc<LogSpace>) -> io::Result<()> {
     let disk = space.disk();
-    let retired = match Identity::read_unless_damaged(disk, group).await? {
-        Some(known) if known.state.stage().has_ended() => return Ok(()),
-        Some(known) => Identity { replica, ..known.advanced(IdentityState::Retired) },
-        None => Identity::new(group, replica, IdentityState::Retired),
-    };
-    retired.write(disk).await
+    let known = Identity::read_unless_damaged(disk, group).await?;
+    if known.as_ref().is_some_and(|known| known.end.is_some()) {
+        return Ok(());
+    }
+    let known = known.unwrap_or_else(|| Identity::unknown(group, replica));
+    Identity { replica, ..known.ended(End::Retired) }.write(disk).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replica::identity::Origin;
     use crate::replica::record::{ReplicaRecord, ReplicaStage};
     use disk::Disk;
     use disk::sim::{SimDisk, SimOptions};
@@ -121,14 +122,27 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
         let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
         let (group, replica) = (GroupId::om(7), ReplicaId(300));
-        let in_use = Identity::new(group, replica, IdentityState::FirstInUse);
-        in_use.write(&disk).await.unwrap();
+        Identity::new(group, replica, Origin::First).write(&disk).await.unwrap();
         let file = disk.open("replicas/om-7", false).await.unwrap();
         file.write_and_sync(0, vec![bytes::Bytes::from_static(b"X")]).await.unwrap();
         Identity::read(&disk, group).await.unwrap_err();
-        assert_eq!(ReplicaRecord::of(group, &disk).await.unwrap(), None);
+        assert_eq!(ReplicaRecord::read_unless_damaged(group, &disk).await.unwrap(), None);
         mark_retired(group, replica, &space).await.unwrap();
-        let retired = ReplicaRecord { replica, stage: ReplicaStage::Retired };
-        assert_eq!(ReplicaRecord::of(group, &disk).await.unwrap(), Some(retired));
+        let retired =
+            ReplicaRecord { replica, stage: ReplicaStage::Retired, is_used: true, was_member: true };
+        assert_eq!(ReplicaRecord::read(group, &disk).await.unwrap(), Some(retired));
+    }
+
+    #[tokio::test]
+    async fn whether_a_replica_was_used_is_known_to_its_end() {
+        for is_used in [false, true] {
+            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
+            let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
+            let (group, replica) = (GroupId::om(7), ReplicaId(300));
+            Identity { is_used, ..Identity::new(group, replica, Origin::First) }.write(&disk).await.unwrap();
+            mark_retired(group, replica, &space).await.unwrap();
+            let record = ReplicaRecord::read(group, &disk).await.unwrap().expect("it is there");
+            assert_eq!((record.stage, record.is_used), (ReplicaStage::Retired, is_used));
+        }
     }
 }

@@ -101,8 +101,7 @@ impl OfflineReplica {
             return Err(ResetError::Pipeline(group));
         }
         let identity = Identity::read(space.disk(), group).await.map_err(log_failed)?;
-        let identity =
-            identity.filter(|it| !it.state.stage().is_being_removed()).ok_or(ResetError::NoReplica(group))?;
+        let identity = identity.filter(|it| !it.is_being_removed()).ok_or(ResetError::NoReplica(group))?;
         let log = space.open(spec).await.map_err(log_failed)?;
         match open_settle(group, identity, space, &log).await {
             Ok((identity, membership)) => {

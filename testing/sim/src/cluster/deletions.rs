@@ -1,5 +1,5 @@
 //! Who holds which containers, by the directories on the disks: a good replica may go only when three others
-//! stay.
+//! stay, none of which SCM knows to be bad.
 
 use super::plan::machine_at;
 use super::run::Run;
@@ -14,6 +14,8 @@ const REPLICAS: usize = 3;
 const LOOK_MS: u128 = 200;
 /// Who is lost is missed by SCM (`stale_after`), and by a node that has its order already, a moment later.
 const MISSED_WITHIN: Duration = Duration::from_secs(5);
+/// A node may carry out for so long what it was told (`ORDER_HOLDS` and a heartbeat), whatever SCM has heard since.
+const ORDERED_WITHIN: Duration = Duration::from_secs(35);
 
 /// As it was when last looked at.
 #[derive(Default)]
@@ -23,6 +25,20 @@ pub(super) struct Holdings {
     lost: Vec<(Duration, BTreeSet<OwnerId>)>,
     /// Which machine has which replica that SCM took for good.
     good: BTreeSet<(usize, ContainerId)>,
+    /// Which has one of a closed container that it has not taken for good since then.
+    bad: BTreeMap<(usize, ContainerId), Duration>,
+    /// Those of which a view from afterwards is still to tell what the others were worth.
+    deletions: Vec<Deletion>,
+    judged_at: Duration,
+}
+
+/// A good replica that was deleted.
+struct Deletion {
+    at: Duration,
+    machine: usize,
+    container: ContainerId,
+    others: BTreeSet<usize>,
+    missed: usize,
 }
 
 impl Holdings {
@@ -43,6 +59,38 @@ impl Holdings {
         self.lost.iter().filter(is_it).count()
     }
 
+    /// Takes what a view shows, and answers which replicas were deleted although too few good ones stayed: SCM
+    /// had known the others to be bad before it can have told so, and still did afterwards.
+    fn judge(&mut self, view: &View) -> Vec<String> {
+        if view.asked_at <= self.judged_at {
+            return Vec::new();
+        }
+        self.judged_at = view.asked_at;
+        let (good, bad) = worth_now(view);
+        self.good = good;
+        self.bad.retain(|replica, _| bad.contains(replica));
+        for replica in bad {
+            self.bad.entry(replica).or_insert(view.asked_at);
+        }
+        let (due, later) =
+            std::mem::take(&mut self.deletions).into_iter().partition(|deletion| deletion.at < view.asked_at);
+        self.deletions = later;
+        let wrong = |deletion: Deletion| {
+            let Deletion { at, machine, container, others, missed } = deletion;
+            let was_bad = |other: &&usize| {
+                self.bad.get(&(**other, container)).is_some_and(|since| *since + ORDERED_WITHIN < at)
+            };
+            let bad: Vec<usize> = others.iter().filter(was_bad).copied().collect();
+            (others.len() - bad.len() + missed < REPLICAS).then(|| {
+                format!(
+                    "the good replica of container {container} on dn{machine} was deleted, and of {others:?} SCM knew {bad:?} to be bad"
+                )
+            })
+        };
+        let due: Vec<Deletion> = due;
+        due.into_iter().filter_map(wrong).collect()
+    }
+
     /// Who had a container when last looked at.
     pub(super) fn holders(&self, owner: OwnerId) -> BTreeSet<usize> {
         self.held.iter().filter(|(_, held)| held.contains(&owner)).map(|(machine, _)| *machine).collect()
@@ -56,6 +104,7 @@ impl Run {
         }
         let there = self.nodes().filter(|node| !self.gone.contains(node));
         let now: BTreeMap<usize, BTreeSet<OwnerId>> = there.map(|node| (node, self.owners(node))).collect();
+        let mut deleted = Vec::new();
         for container in self.ledger.containers() {
             let owner = OwnerId::from(container);
             let holders: Vec<usize> =
@@ -75,12 +124,22 @@ impl Run {
                             "the good replica of container {container} on dn{node} was deleted, and only {holders:?} have others"
                         ));
                     }
+                    deleted.push(Deletion {
+                        at: self.world.now(),
+                        machine: *node,
+                        container,
+                        others: holders.iter().copied().collect(),
+                        missed,
+                    });
                 }
             }
         }
         self.holdings.held = now;
+        self.holdings.deletions.extend(deleted);
         if let Some(view) = self.views.newest() {
-            self.holdings.good = good_now(&view);
+            for wrong in self.holdings.judge(&view) {
+                self.ledger.fail(wrong);
+            }
         }
     }
 
@@ -101,18 +160,90 @@ impl Run {
     }
 }
 
-fn good_now(view: &View) -> BTreeSet<(usize, ContainerId)> {
-    let mut good = BTreeSet::new();
+/// Which machine has which replica of a closed container that SCM takes for good, and which one that it does not.
+fn worth_now(view: &View) -> (BTreeSet<(usize, ContainerId)>, BTreeSet<(usize, ContainerId)>) {
+    let (mut good, mut bad) = (BTreeSet::new(), BTreeSet::new());
     for info in view.containers.iter().filter(|info| info.state() == ContainerState::ContainerClosed) {
         for of_info in &info.replicas {
             let (Some(node), Some(replica)) = (&of_info.node, &of_info.replica) else { continue };
             let is_good = replica.state() == ReplicaState::ReplicaClosed && replica.unhealthy.is_empty();
-            if let Some(machine) = machine_at(&node.address)
-                && is_good
-            {
-                good.insert((machine, ContainerId(info.container)));
+            if let Some(machine) = machine_at(&node.address) {
+                let replicas = if is_good { &mut good } else { &mut bad };
+                replicas.insert((machine, ContainerId(info.container)));
             }
         }
     }
-    good
+    // A machine may have one on two disks.
+    bad.retain(|replica| !good.contains(replica));
+    (good, bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::scm::{
+        ClusterStatus, ContainerInfo, ContainerReplica, ListOmsResponse, NodeAddress, ReplicaInfo,
+    };
+
+    const SEVENTH: ContainerId = ContainerId(7);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn view(asked_at: Duration, replicas: &[(usize, ReplicaState)]) -> View {
+        let replica = |(machine, state): &(usize, ReplicaState)| ReplicaInfo {
+            node: Some(NodeAddress { address: format!("dn{machine}:1"), ..Default::default() }),
+            replica: Some(ContainerReplica { state: *state as i32, ..Default::default() }),
+            ..Default::default()
+        };
+        let container = ContainerInfo {
+            container: SEVENTH.0,
+            state: ContainerState::ContainerClosed as i32,
+            replicas: replicas.iter().map(replica).collect(),
+            ..Default::default()
+        };
+        View {
+            asked_at,
+            status: ClusterStatus::default(),
+            datanodes: Vec::new(),
+            pipelines: Vec::new(),
+            containers: vec![container],
+            oms: ListOmsResponse::default(),
+        }
+    }
+
+    /// Four have it; the fourth's is deleted after a minute, and of one of the others SCM knew as told.
+    fn judged(bad_from: u64, bad_to: u64) -> Vec<String> {
+        let mut holdings = Holdings::default();
+        let mut found = Vec::new();
+        for second in 0..70 {
+            let is_bad = (bad_from..bad_to).contains(&second);
+            let third = if is_bad { ReplicaState::ReplicaQuasiClosed } else { ReplicaState::ReplicaClosed };
+            let closed = ReplicaState::ReplicaClosed;
+            let fourth = (second <= 60).then_some((4, closed));
+            let replicas = [Some((1, closed)), Some((2, closed)), Some((3, third)), fourth];
+            let replicas: Vec<_> = replicas.into_iter().flatten().collect();
+            found.extend(holdings.judge(&view(seconds(second), &replicas)));
+            if second == 60 {
+                assert!(holdings.good.contains(&(4, SEVENTH)));
+                holdings.deletions.push(Deletion {
+                    at: seconds(60),
+                    machine: 4,
+                    container: SEVENTH,
+                    others: BTreeSet::from([1, 2, 3]),
+                    missed: 0,
+                });
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_replica_that_was_known_to_be_bad_is_not_one_of_the_three_that_stay() {
+        assert_eq!(judged(10, 70).len(), 1);
+        assert_eq!(judged(70, 70), Vec::<String>::new(), "all are good");
+        assert_eq!(judged(50, 70), Vec::<String>::new(), "it may have been told to go before");
+        assert_eq!(judged(10, 61), Vec::<String>::new(), "SCM may have heard that it is good now");
+    }
 }

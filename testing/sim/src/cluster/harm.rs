@@ -15,6 +15,8 @@ pub(super) enum Harm {
     LogLost,
     /// A bit of what says which replica it is, and whether it has ended.
     IdentityDamaged,
+    /// All of that.
+    IdentityLost,
     /// A bit of a record that others follow.
     SegmentDamaged,
     /// A segment that others follow, or the only one.
@@ -22,11 +24,12 @@ pub(super) enum Harm {
 }
 
 impl Harm {
-    const ALL: [Harm; 6] = [
+    const ALL: [Harm; 7] = [
         Harm::HardStateLost,
         Harm::HardStateDamaged,
         Harm::LogLost,
         Harm::IdentityDamaged,
+        Harm::IdentityLost,
         Harm::SegmentDamaged,
         Harm::SegmentLost,
     ];
@@ -57,6 +60,7 @@ impl Harm {
             }
             Harm::LogLost => disk.lose_stored(&log),
             Harm::IdentityDamaged => disk.flip_stored_bit(&identity, random.below(32), random.below(8) as u8),
+            Harm::IdentityLost => disk.lose_stored(&identity),
             Harm::SegmentDamaged | Harm::SegmentLost => {
                 let segments = segments_of(disk, written);
                 let has_record =

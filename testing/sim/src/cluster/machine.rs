@@ -17,7 +17,7 @@ use datanode::offline::{OfflineDisk, RebuildOptions};
 use datanode::{Datanode, DatanodeOptions};
 use disk::sim::{Random, SimDirectory};
 use disk::{DataDirectory, Disk};
-use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaHere, ResetError};
+use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaRecord, ResetError};
 use raftlog::{LogSpace, LogSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -143,7 +143,7 @@ impl ScmStart {
             first_owner: OwnerId(0),
         };
         let disk: Arc<dyn Disk> = Arc::new(self.process.directory.clone());
-        let here = ReplicaHere::of(group, &disk).await?.map(|here| here.replica);
+        let here = ReplicaRecord::read(group, &disk).await?.map(|here| here.replica);
         let space = LogSpace::new(disk, self.process.space.clone());
         let replica = OfflineReplica::open(group, &space, spec).await?;
         // Who names nobody as lost is told who the members are.
