@@ -3,6 +3,7 @@
 //! nothing else; only pages of a browser may not (`registry::http`).
 
 use crate::args::Role;
+use crate::metrics_page::MetricsPage;
 use crate::presence::expose_dns;
 use crate::process_metrics;
 use crate::roles::Roles;
@@ -59,6 +60,7 @@ struct Watched {
     ports: Mutex<Vec<(&'static str, Arc<Counters>)>>,
     /// Whom registry requests go to, once a server runs.
     registry: registry::http::Slot,
+    metrics: MetricsPage,
 }
 
 impl Http {
@@ -74,7 +76,15 @@ impl Http {
         let (roles, dns, registry) = (Mutex::default(), Mutex::default(), registry::http::Slot::default());
         let counters = Arc::new(Counters::default());
         let ports = Mutex::new(vec![("http", counters.clone())]);
-        let watched = Arc::new(Watched { servers, roles, dns, ports, registry: registry.clone() });
+        let metrics_page = MetricsPage::default();
+        let watched = Arc::new(Watched {
+            servers,
+            roles,
+            dns,
+            ports,
+            registry: registry.clone(),
+            metrics: metrics_page,
+        });
         let router = Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(async || "ok\n"))
@@ -138,6 +148,22 @@ impl Watched {
         self.roles.lock().expect("no holder panics").iter().filter_map(Weak::upgrade).collect()
     }
 
+    fn metrics_page(&self) -> String {
+        let mut exposition = Exposition::default();
+        process_metrics::expose(&mut exposition);
+        for roles in self.running() {
+            roles.expose(&mut exposition);
+        }
+        exposition.scope(&[]);
+        for (name, counters) in &*self.ports.lock().expect("no holder panics") {
+            counters.expose(name, &mut exposition);
+        }
+        if let Some(dns) = &*self.dns.lock().expect("no holder panics") {
+            expose_dns(dns, &mut exposition);
+        }
+        exposition.finish()
+    }
+
     async fn readiness(&self) -> Readiness {
         let running = self.running();
         let mut roles = Vec::new();
@@ -153,19 +179,9 @@ fn document(_code: &str, message: &str, _id: RequestId) -> (&'static str, String
 }
 
 async fn metrics(State(watched): State<Arc<Watched>>) -> impl IntoResponse {
-    let mut exposition = Exposition::default();
-    process_metrics::expose(&mut exposition);
-    for roles in watched.running() {
-        roles.expose(&mut exposition);
-    }
-    exposition.scope(&[]);
-    for (name, counters) in &*watched.ports.lock().expect("no holder panics") {
-        counters.expose(name, &mut exposition);
-    }
-    if let Some(dns) = &*watched.dns.lock().expect("no holder panics") {
-        expose_dns(dns, &mut exposition);
-    }
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], exposition.finish())
+    let shown = watched.clone();
+    let page = watched.metrics.get(move || shown.metrics_page()).await;
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page)
 }
 
 /// 200 when all roles can do their work, else 503; the text says which cannot, and why.

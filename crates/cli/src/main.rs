@@ -13,6 +13,7 @@ mod http;
 mod load;
 mod logging;
 mod memory;
+mod metrics_page;
 mod output;
 mod presence;
 mod process_metrics;

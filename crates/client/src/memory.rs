@@ -51,19 +51,19 @@ impl Pieces {
     }
 }
 
-/// Cheap to clone.
+/// The memory of a process for data under way. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Memory {
+pub struct Memory {
     free: Arc<Semaphore>,
     all: usize,
     refused: Arc<Counter>,
 }
 
 /// Part of the memory, until dropped.
-pub(crate) struct Room(OwnedSemaphorePermit);
+pub struct Room(OwnedSemaphorePermit);
 
 impl Memory {
-    pub(crate) fn new(bytes: usize) -> Memory {
+    pub fn new(bytes: usize) -> Memory {
         let all = (bytes / UNIT_BYTES).clamp(1, u32::MAX as usize);
         Memory { free: Arc::new(Semaphore::new(all)), all, refused: Arc::default() }
     }
@@ -86,6 +86,13 @@ impl Memory {
             return Ok(());
         }
         self.room([LEAST], BEGIN_WAIT).await.map(|_| ())
+    }
+
+    /// Room for bytes that are neither read from replicas nor on their way to a pipeline, and as large: a document
+    /// that a client sends, or is sent.
+    pub async fn take(&self, bytes: usize) -> Result<Room, Failure> {
+        let [room] = self.room([bytes], BEGIN_WAIT).await?;
+        Ok(room)
     }
 
     /// Room for so many bytes, which are of several kinds perhaps. Cancellation safe.
@@ -115,7 +122,7 @@ impl Memory {
         (self.all * UNIT_BYTES) as u64
     }
 
-    pub(crate) fn bytes_in_use(&self) -> u64 {
+    pub fn bytes_in_use(&self) -> u64 {
         ((self.all - self.free.available_permits()) * UNIT_BYTES) as u64
     }
 
@@ -129,11 +136,11 @@ fn units(bytes: usize) -> usize {
 }
 
 impl Room {
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.0.num_permits() * UNIT_BYTES
     }
 
-    pub(crate) fn add(&mut self, other: Room) {
+    pub fn add(&mut self, other: Room) {
         self.0.merge(other.0);
     }
 
@@ -144,7 +151,7 @@ impl Room {
     }
 
     /// Bytes that have their room until the last slice of them is dropped.
-    pub(crate) fn of(self, bytes: Bytes) -> Bytes {
+    pub fn of(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Roomy { bytes, _room: self })
     }
 }

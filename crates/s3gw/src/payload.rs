@@ -4,6 +4,7 @@ use crate::request_body::{Progress, Stage};
 use axum::body::{Body, HttpBody};
 use axum::http::HeaderMap;
 use bytes::Bytes;
+use client::{ClientError, Memory};
 use http_body::{Frame, SizeHint};
 use sha2::{Digest, Sha256};
 use std::pin::Pin;
@@ -65,15 +66,9 @@ impl Payload {
         self.length
     }
 
-    /// All of it, in memory, if it is not longer than this.
-    pub(crate) async fn read(self, bytes_max: usize) -> Result<Bytes> {
-        let mut all = Vec::new();
-        self.read_into(&mut all, bytes_max).await?;
-        Ok(all.into())
-    }
-
-    /// Reads all of it into `all`, which on an error has what came before that.
-    pub(crate) async fn read_into(mut self, all: &mut Vec<u8>, bytes_max: usize) -> Result<()> {
+    /// All of it, if it is not longer than this, in room that is taken as it comes: who announces much and sends
+    /// little holds little.
+    pub(crate) async fn read(mut self, bytes_max: usize, memory: &Memory) -> Result<Bytes> {
         let too_long = || {
             let why = format!("Your request was too big: its document may have {bytes_max} bytes.");
             GatewayError::refused("MaxMessageLengthExceeded", 400, why)
@@ -81,14 +76,23 @@ impl Payload {
         if self.length.is_some_and(|length| length > bytes_max as u64) {
             return Err(too_long());
         }
-        while let Some(data) = std::future::poll_fn(|cx| self.poll_data(cx)).await {
+        let (mut all, mut room) = (Vec::new(), memory.take(0).await.map_err(ClientError::from)?);
+        while let Some(data) = self.next().await {
             let data = data?;
-            if all.len() + data.len() > bytes_max {
+            let bytes = all.len() + data.len();
+            if bytes > bytes_max {
                 return Err(too_long());
+            }
+            if bytes > room.bytes() {
+                room.add(memory.take(bytes - room.bytes()).await.map_err(ClientError::from)?);
             }
             all.extend_from_slice(&data);
         }
-        Ok(())
+        Ok(room.of(all.into()))
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Result<Bytes>> {
+        std::future::poll_fn(|cx| self.poll_data(cx)).await
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
@@ -176,6 +180,7 @@ impl HttpBody for Payload {
 mod tests {
     use super::*;
     use crate::request_body::RequestBody;
+    use futures::StreamExt;
 
     fn payload(body: Body, coding: Coding, length: Option<u64>) -> Payload {
         let (body, progress) = RequestBody::new(body);
@@ -185,7 +190,10 @@ mod tests {
     #[tokio::test]
     async fn documents_are_read_up_to_their_limit() {
         let check = async |bytes: usize, length: Option<u64>| {
-            payload(Body::from(vec![7; bytes]), Coding::Plain, length).read(1000).await.is_ok()
+            payload(Body::from(vec![7; bytes]), Coding::Plain, length)
+                .read(1000, &Memory::new(1 << 20))
+                .await
+                .is_ok()
         };
         assert!(check(1000, None).await);
         assert!(!check(1001, None).await);
@@ -197,11 +205,36 @@ mod tests {
     #[tokio::test]
     async fn payloads_have_the_signed_hash() {
         let hash: [u8; 32] = Sha256::digest(b"data").into();
-        let read =
-            async |body: &'static str| payload(body.into(), Coding::hashed(hash), None).read(100).await;
+        let read = async |body: &'static str| {
+            payload(body.into(), Coding::hashed(hash), None).read(100, &Memory::new(1 << 20)).await
+        };
         assert_eq!(read("data").await.unwrap(), "data");
         assert!(matches!(read("date").await, Err(GatewayError::ContentSha256Mismatch)));
         assert!(matches!(read("").await, Err(GatewayError::ContentSha256Mismatch)));
+    }
+
+    /// Two hundred documents of four MiB less a byte were 840 MiB that no limit had.
+    #[tokio::test(start_paused = true)]
+    async fn a_document_is_in_room_from_its_first_byte_to_the_last_that_anybody_has_of_it() {
+        let memory = Memory::new(64 << 10);
+        let frames = |count| futures::stream::iter((0..count).map(|_| Ok::<_, std::io::Error>("12345678")));
+        let body = |count| Body::from_stream(frames(count));
+        let length = Some(32 << 10);
+        let mut reading = Box::pin(async {
+            let body = Body::from_stream(frames(1024).chain(futures::stream::pending()));
+            payload(body, Coding::Plain, length).read(64 << 10, &memory).await
+        });
+        assert!(futures::poll!(&mut reading).is_pending());
+        assert_eq!(memory.bytes_in_use(), 8 << 10, "of what came, and not of what is announced");
+        drop(reading);
+        let document = payload(body(4096), Coding::Plain, length).read(64 << 10, &memory).await.unwrap();
+        let slice = document.slice(..1);
+        drop(document);
+        assert_eq!(memory.bytes_in_use(), 32 << 10);
+        let refused = payload(body(8192), Coding::Plain, None).read(64 << 10, &memory).await;
+        assert!(matches!(refused, Err(GatewayError::Client(_))), "{refused:?}");
+        drop(slice);
+        assert_eq!(memory.bytes_in_use(), 0);
     }
 
     #[tokio::test]
@@ -211,17 +244,17 @@ mod tests {
         let payload = payload("2\r\nhi\r\n0\r\nx-amz-checksum-crc32:AA==\r\n\r\n".into(), coding, Some(2));
         let trailers = payload.trailers();
         assert_eq!(trailers.get("x-amz-checksum-crc32"), None);
-        assert_eq!(payload.read(100).await.unwrap(), "hi");
+        assert_eq!(payload.read(100, &Memory::new(1 << 20)).await.unwrap(), "hi");
         assert_eq!(trailers.get("x-amz-checksum-crc32"), Some("AA=="));
     }
 
     #[tokio::test]
     async fn a_broken_body_and_a_sleeping_client_are_told_apart() {
         let broken = Body::from_stream(futures::stream::iter([Ok("a"), Err(std::io::Error::other("reset"))]));
-        let read = payload(broken, Coding::Plain, None).read(100).await;
+        let read = payload(broken, Coding::Plain, None).read(100, &Memory::new(1 << 20)).await;
         assert!(matches!(read, Err(GatewayError::IncompleteBody)));
         let asleep = Body::from_stream(futures::stream::iter([Ok("a"), Err(httpd::Stalled)]));
-        let read = payload(asleep, Coding::Plain, None).read(100).await;
+        let read = payload(asleep, Coding::Plain, None).read(100, &Memory::new(1 << 20)).await;
         assert!(matches!(read, Err(GatewayError::RequestTimeout)));
     }
 }

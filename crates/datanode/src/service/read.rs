@@ -1,6 +1,6 @@
 //! Reading a range of a block, from whatever replica is asked.
 
-use super::read_memory::ReaderMemory;
+use super::read_memory::{ReaderMemory, Room};
 use super::{ReadCounts, Served};
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
@@ -53,24 +53,37 @@ pub(super) async fn begin(
     served: &Served,
     request: ReadRequest,
     from: Option<IpAddr>,
-) -> Result<Option<(ReadChunk, Read)>, Failure> {
+) -> Result<Option<(Message, Read)>, Failure> {
     let first = async { prepare(served, request, from).await?.next().await };
     served.reads.count(first).await
+}
+
+/// A message that is read, and its room.
+pub(super) struct Message {
+    chunk: ReadChunk,
+    room: Room,
+}
+
+impl Message {
+    fn handed_over(self) -> ReadChunk {
+        let Message { chunk, room } = self;
+        ReadChunk { data: room.handed_over(chunk.data), ..chunk }
+    }
 }
 
 /// The message that comes next in an answer.
 enum Next {
     /// It is read.
-    Here(ReadChunk, Read),
+    Here(Message, Read),
     /// It is being read, while the one before is on its way.
-    Soon(oneshot::Receiver<Result<Option<(ReadChunk, Read)>, Failure>>),
+    Soon(oneshot::Receiver<Result<Option<(Message, Read)>, Failure>>),
     /// It is read when it is asked for: whose reader takes nothing takes no memory.
     Later(Read),
 }
 
 /// The messages of a read that has begun, as their reader takes them. An error ends them.
 pub(super) fn messages(
-    first: Option<(ReadChunk, Read)>,
+    first: Option<(Message, Read)>,
     workers: Workers,
 ) -> BoxStream<'static, Result<ReadChunk, Status>> {
     let first = first.map(|(message, read)| Next::Here(message, read));
@@ -78,7 +91,7 @@ pub(super) fn messages(
         let workers = workers.clone();
         async move {
             match next?.message().await {
-                Ok(Some((message, read))) => Some((Ok(message), read.go_on(&workers))),
+                Ok(Some((message, read))) => Some((Ok(message.handed_over()), read.go_on(&workers))),
                 Ok(None) => None,
                 Err(failure) => Some((Err(failure.into()), None)),
             }
@@ -88,7 +101,7 @@ pub(super) fn messages(
 }
 
 impl Next {
-    async fn message(self) -> Result<Option<(ReadChunk, Read)>, Failure> {
+    async fn message(self) -> Result<Option<(Message, Read)>, Failure> {
         match self {
             Next::Here(message, read) => Ok(Some((message, read))),
             Next::Soon(reading) => reading.await.unwrap_or_else(|_| {
@@ -214,13 +227,13 @@ impl Read {
         Some(Next::Soon(reading))
     }
 
-    async fn counted(self) -> Result<Option<(ReadChunk, Read)>, Failure> {
+    async fn counted(self) -> Result<Option<(Message, Read)>, Failure> {
         let counts = self.counts.clone();
         counts.count(self.next()).await
     }
 
     /// The next message, after which the range begins later.
-    async fn next(mut self) -> Result<Option<(ReadChunk, Read)>, Failure> {
+    async fn next(mut self) -> Result<Option<(Message, Read)>, Failure> {
         if self.range.is_empty() {
             return Ok(None);
         }
@@ -251,11 +264,11 @@ impl Read {
         pieces.map_err(|failure| self.broken_index(&failure))
     }
 
-    async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<ReadChunk, Failure> {
+    async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<Message, Failure> {
         let room = self.memory.room(part.end - part.start).await?;
         let offset = piece.offset + u64::from(part.start);
         let BodyPieces { bytes, crcs, first_piece_bytes, .. } = self.read_body(*piece, part).await?;
-        Ok(ReadChunk { offset, data: room.of(bytes), data_crcs: crcs, first_piece_bytes })
+        Ok(Message { chunk: ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes }, room })
     }
 
     /// Reads where the index says, until what is there is this chunk, or the index says the same again. Its
@@ -482,7 +495,7 @@ mod tests {
         assert!(matches!(old, Err(ReadError::NotFound { .. })), "{old:?}");
         let (read, after) = stays.next().await.unwrap().expect("it is there");
         assert!(after.range.is_empty());
-        assert_eq!(read.data[..], bytes_of(60));
+        assert_eq!(read.chunk.data[..], bytes_of(60));
         let gone = goes.next().await.map(drop).unwrap_err();
         assert_eq!(gone.code, Code::NotFound, "{gone}");
 
@@ -490,12 +503,12 @@ mod tests {
         let (mut stale, other) = (find(60), find(61));
         stale.pieces = other.pieces.clone();
         let (read, _) = stale.next().await.unwrap().expect("it is there");
-        assert_eq!(read.data[..], bytes_of(60));
+        assert_eq!(read.chunk.data[..], bytes_of(60));
         // So does what begins no record.
         let mut stale = find(60);
         stale.pieces[0].place.offset += 8;
         let (read, _) = stale.next().await.unwrap().expect("it is there");
-        assert_eq!(read.data[..], bytes_of(60));
+        assert_eq!(read.chunk.data[..], bytes_of(60));
         assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
     }
 

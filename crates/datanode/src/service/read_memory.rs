@@ -1,7 +1,7 @@
 //! Memory for what is read and not sent yet, of all readers of a node together.
 //!
 //! A message has its room before it is read, and keeps it until its last byte is written to the reader's connection,
-//! or given up. As long as more than half is free messages are large, and the next one is read while one is on its
+//! or given up; within this process, until its reader has it, who has counted it by then in memory of his own. As long as more than half is free messages are large, and the next one is read while one is on its
 //! way; after that they are as small as checksums allow and each is read when it is asked for, so that readers who take
 //! nothing, of whom there may be a thousand, leave room to those who do. And no address has more than half, nor
 //! has this process: whoever takes nothing at all stops none but the readers of his own machine.
@@ -41,6 +41,7 @@ pub(super) struct ReaderMemory {
     memory: ReadMemory,
     /// The share of his address.
     share: Part,
+    is_here: bool,
 }
 
 /// The memory that one message takes, until it is dropped.
@@ -48,6 +49,8 @@ pub(super) struct Room {
     _of_reads: OwnedSemaphorePermit,
     _of_share: OwnedSemaphorePermit,
     _of_all: Held,
+    /// Its reader is in this process.
+    is_here: bool,
 }
 
 #[derive(Clone)]
@@ -84,7 +87,7 @@ impl ReadMemory {
 
     /// The memory of whoever reads from an address; within this process there is none.
     pub(super) fn of(&self, address: Option<IpAddr>) -> ReaderMemory {
-        ReaderMemory { memory: self.clone(), share: self.share(address) }
+        ReaderMemory { memory: self.clone(), share: self.share(address), is_here: address.is_none() }
     }
 
     fn share(&self, address: Option<IpAddr>) -> Part {
@@ -121,7 +124,7 @@ impl ReaderMemory {
             let of_share = self.share.take(units).await;
             let of_reads = self.memory.free.take(units).await;
             let of_all = self.memory.shared.hold(units as usize * CRC_CHUNK_BYTES);
-            Room { _of_reads: of_reads, _of_share: of_share, _of_all: of_all }
+            Room { _of_reads: of_reads, _of_share: of_share, _of_all: of_all, is_here: self.is_here }
         };
         tokio::time::timeout(self.memory.wait, room).await.map_err(|_| self.refuse())
     }
@@ -138,9 +141,13 @@ impl ReaderMemory {
 }
 
 impl Room {
-    /// Bytes that have their room until the last slice of them is dropped.
-    pub(super) fn of(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Roomy { bytes, _room: self })
+    /// A message's bytes as its reader gets them: on their way to another process they have their room until the
+    /// last slice of them is dropped.
+    pub(super) fn handed_over(self, bytes: Bytes) -> Bytes {
+        match self.is_here {
+            true => bytes,
+            false => Bytes::from_owner(Roomy { bytes, _room: self }),
+        }
     }
 }
 
@@ -228,11 +235,22 @@ mod tests {
         drop(reads);
     }
 
+    /// Three hundred who took nothing of a gateway in the process of its datanode had all of the node's memory, and
+    /// little of the gateway's own.
+    #[tokio::test]
+    async fn what_a_reader_of_this_process_has_is_counted_by_him() {
+        let memory = memory(MIB);
+        let room = memory.of(None).room(1).await.unwrap();
+        assert_eq!(memory.bytes_in_use(), CRC_CHUNK_BYTES, "while it is read, and until it is taken");
+        let _taken = room.handed_over(Bytes::from_static(b"abcdef"));
+        assert_eq!(memory.bytes_in_use(), 0);
+    }
+
     #[tokio::test]
     async fn bytes_have_their_room_until_the_last_slice_of_them_is_dropped() {
         let memory = memory(MIB);
-        let room = memory.of(None).room(1).await.unwrap();
-        let mut rest = room.of(Bytes::from_static(b"abcdef"));
+        let room = memory.of(Some(IpAddr::from([10, 0, 0, 1]))).room(1).await.unwrap();
+        let mut rest = room.handed_over(Bytes::from_static(b"abcdef"));
         let first = rest.split_to(4);
         assert_eq!((&first[..], &rest[..]), (&b"abcd"[..], &b"ef"[..]));
         drop(rest);

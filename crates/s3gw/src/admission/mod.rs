@@ -19,13 +19,13 @@ use crate::payload::{Coding, Payload, Trailers};
 use crate::request_body::Progress;
 use axum::body::Body;
 use axum::http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE,
-    TRANSFER_ENCODING,
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, TRANSFER_ENCODING,
 };
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use bytes::Bytes;
+use client::Memory;
 use hosts::{Addressing, Hosts};
 use md5::{Digest, Md5};
 use nothing::{is_sum_of_nothing, take_sums_of_nothing};
@@ -81,6 +81,8 @@ pub(crate) fn operation_names() -> impl Iterator<Item = &'static str> {
 pub(crate) struct Admission {
     keys: KeyPair,
     hosts: Hosts,
+    /// Where documents are while they come and are worked on.
+    memory: Memory,
 }
 
 /// A request as the protocol layer may have it.
@@ -97,9 +99,13 @@ pub(crate) enum AdmittedBody {
 }
 
 impl Admission {
-    pub(crate) fn new(options: &GatewayOptions) -> Admission {
+    pub(crate) fn new(options: &GatewayOptions, memory: Memory) -> Admission {
         let (access_key, secret_key) = (options.access_key.clone(), options.secret_key.clone());
-        Admission { keys: KeyPair { access_key, secret_key }, hosts: Hosts::new(&options.domains) }
+        Admission { keys: KeyPair { access_key, secret_key }, hosts: Hosts::new(&options.domains), memory }
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// Reads a body only where the request is signed, is an operation, and that operation takes a document.
@@ -134,13 +140,12 @@ impl Admission {
         }
         refuse_unsigned(&parts.headers, &verified.signed_headers)?;
         refuse_empty(&parts.headers)?;
-        refuse_times_of_writers(&parts.method, &parts.headers)?;
         refuse_tokens(&parts.headers)?;
         take_sums_of_nothing(&parts.method, &mut parts.headers);
 
         address(&mut parts, addressing, &query)?;
-        let names = parts.headers.keys().map(HeaderName::as_str).filter(|name| operations::are_ours(name));
-        let names: Vec<&str> = names.collect();
+        let names = parts.headers.keys().map(HeaderName::as_str);
+        let names: Vec<&str> = names.filter(|name| operations::says_what(&parts.method, name)).collect();
         let scope = scope(parts.uri.path());
         let operation = operations::operation(&parts.method, scope, &query, &names).map_err(|what| {
             GatewayError::refused("NotImplemented", 501, format!("{what} is not implemented."))
@@ -158,7 +163,7 @@ impl Admission {
             }
             operations::Body::Xml { .. } => {
                 let payload = payload(&parts, body, progress, verified)?;
-                AdmittedBody::Document(document(operation, &parts.headers, payload).await?)
+                AdmittedBody::Document(document(operation, &parts.headers, payload, &self.memory).await?)
             }
         };
         hand_over(&mut parts, &body);
@@ -239,19 +244,6 @@ fn refuse_empty(headers: &HeaderMap) -> Result<()> {
     };
     match headers.iter().find(|(name, value)| value.is_empty() && counts(name.as_str())) {
         Some((name, _)) => Err(GatewayError::InvalidArgument(format!("The header {name} is empty."))),
-        None => Ok(()),
-    }
-}
-
-/// Conditions on time are those of readers.
-fn refuse_times_of_writers(method: &Method, headers: &HeaderMap) -> Result<()> {
-    let is_read = matches!(*method, Method::GET | Method::HEAD);
-    match [IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE].iter().find(|name| !is_read && headers.contains_key(*name))
-    {
-        Some(name) => {
-            let why = format!("{name} on a request that changes something is not implemented.");
-            Err(GatewayError::refused("NotImplemented", 501, why))
-        }
         None => Ok(()),
     }
 }
@@ -442,7 +434,21 @@ fn payload(parts: &Parts, body: Body, progress: Progress, verified: Verified) ->
     if length.is_none() && !verified.is_presigned {
         return Err(without_length());
     }
+    if !matches!(coding, Coding::Chunked(_)) {
+        refuse_framed(headers)?;
+    }
     Ok(Payload::new(body, progress, coding, length))
+}
+
+/// Refuses a body that is said to travel in frames, and not in which: they would be kept as if they were data.
+fn refuse_framed(headers: &HeaderMap) -> Result<()> {
+    let encodings = text(headers, CONTENT_ENCODING.as_str())?.unwrap_or_default();
+    let is_framed = encodings.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("aws-chunked"));
+    if !is_framed && !headers.contains_key("x-amz-decoded-content-length") {
+        return Ok(());
+    }
+    let why = "A body in aws-chunked encoding needs an x-amz-content-sha256 that begins with STREAMING-.";
+    Err(GatewayError::InvalidRequest(why.to_owned()))
 }
 
 /// The trailer that `x-amz-trailer` announces: one, with a checksum that we verify.
@@ -466,10 +472,15 @@ fn parse_length(length: &str) -> Result<u64> {
 }
 
 /// Reads a document, compares it with all that was said of it, and refuses elements that would be left out.
-async fn document(operation: &Operation, headers: &HeaderMap, payload: Payload) -> Result<Bytes> {
+async fn document(
+    operation: &Operation,
+    headers: &HeaderMap,
+    payload: Payload,
+    memory: &Memory,
+) -> Result<Bytes> {
     let operations::Body::Xml { bytes_max, elements, sums } = operation.body else { return Ok(Bytes::new()) };
     let trailers = payload.trailers();
-    let document = payload.read(bytes_max).await?;
+    let document = payload.read(bytes_max, memory).await?;
     if let Some(md5) = text(headers, "content-md5")?
         && decode_md5(md5)? != <[u8; 16]>::from(Md5::digest(&document))
     {
@@ -544,6 +555,10 @@ mod tests {
             assert!(!check(name, &["host"]) && check(name, &["host", name]), "{name}");
         }
         assert!(check("accept", &["host"]) && check("x-amz-content-sha256", &["host"]));
+    }
+
+    fn memory() -> Memory {
+        Memory::new(8 << 20)
     }
 
     /// A request, signed in its headers unless it brings a signature, and what of its body was read.
@@ -666,7 +681,7 @@ mod tests {
             let (body, progress) = RequestBody::new(body);
             let parts = request.into_parts().0;
             let mut told = Told::default();
-            Admission::new(&options).admit(parts, Body::new(body), progress, NOW, &mut told).await
+            Admission::new(&options, memory()).admit(parts, Body::new(body), progress, NOW, &mut told).await
         }
 
         async fn refusal(&self) -> String {
@@ -991,10 +1006,11 @@ mod tests {
         let (body, progress) = RequestBody::new(Body::from_stream(futures::stream::iter(pieces)));
         let parts = request.into_parts().0;
         let mut told = Told::default();
-        let admitted =
-            Admission::new(&options).admit(parts, Body::new(body), progress, NOW, &mut told).await?;
+        let admitted = Admission::new(&options, memory())
+            .admit(parts, Body::new(body), progress, NOW, &mut told)
+            .await?;
         let AdmittedBody::Data(payload) = admitted.body else { panic!("an object has data") };
-        payload.read(1 << 20).await
+        payload.read(1 << 20, &memory()).await
     }
 
     #[tokio::test]

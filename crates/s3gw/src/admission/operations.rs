@@ -18,7 +18,7 @@ pub(super) struct Operation {
     copies: bool,
     /// Other parameters it may have.
     parameters: &'static [&'static str],
-    /// The headers that say what is asked for ([`are_ours`]) which it may have besides those of [`ANYWHERE`];
+    /// The headers that say what is asked for ([`says_what`]) which it may have besides those of [`ANYWHERE`];
     /// one that ends in `*` stands for all that begin so.
     headers: &'static [&'static str],
     pub(super) body: Body,
@@ -81,6 +81,13 @@ const READ: &[&str] = &[
     "response-expires",
     "versionId",
 ];
+
+/// Conditions of HTTP. A read that does not look at one answers with more than was asked for; a change that does
+/// not would be made although its client wanted none.
+const CONDITIONS: &[&str] =
+    &["content-range", "if-match", "if-modified-since", "if-none-match", "if-unmodified-since"];
+
+const WRITTEN_IF: [&str; 2] = ["if-match", "if-none-match"];
 
 const LISTED: &[&str] = &["x-amz-optional-object-attributes"];
 
@@ -174,8 +181,14 @@ pub(super) fn are_ours(name: &str) -> bool {
     name.starts_with("x-amz-") || name.starts_with("x-flotilla-")
 }
 
-/// The one operation that a request is. `headers` are the names of those of its headers that [`are_ours`].
-/// The operation of a request; the error says in words why it is none.
+/// Whether an operation must know a header: to leave it out would be to do something else.
+pub(super) fn says_what(method: &Method, name: &str) -> bool {
+    let is_read = matches!(*method, Method::GET | Method::HEAD);
+    are_ours(name) || !is_read && CONDITIONS.contains(&name)
+}
+
+/// The one operation that a request is; the error says in words why it is none. `headers` are the names of those
+/// of its headers that [say what](says_what) is asked for.
 pub(super) fn operation(
     method: &Method,
     scope: Scope,
@@ -277,9 +290,19 @@ static OPERATIONS: &[Operation] = &[
         .by(&[("tagging", None)])
         .parameters(&["versionId"]),
     Operation::new("PutObject", Method::PUT, Object)
-        .headers(&["x-amz-acl", "x-amz-checksum-type", "x-amz-meta-*", "x-amz-storage-class", ACK])
+        .headers(&[
+            WRITTEN_IF[0],
+            WRITTEN_IF[1],
+            "x-amz-acl",
+            "x-amz-checksum-type",
+            "x-amz-meta-*",
+            "x-amz-storage-class",
+            ACK,
+        ])
         .body(Body::Data),
     Operation::new("CopyObject", Method::PUT, Object).copying().headers(&[
+        WRITTEN_IF[0],
+        WRITTEN_IF[1],
         "x-amz-acl",
         "x-amz-checksum-algorithm",
         COPY_SOURCE,
@@ -298,7 +321,7 @@ static OPERATIONS: &[Operation] = &[
     // Nothing is locked, so there is no lock to pass by.
     Operation::new("DeleteObject", Method::DELETE, Object)
         .parameters(&["versionId"])
-        .headers(&["x-amz-bypass-governance-retention"]),
+        .headers(&["if-match", "x-amz-bypass-governance-retention"]),
     Operation::new("DeleteObjects", Method::POST, Bucket)
         .by(&[("delete", None)])
         .headers(&["x-amz-bypass-governance-retention"])
@@ -334,7 +357,7 @@ static OPERATIONS: &[Operation] = &[
         ]),
     Operation::new("CompleteMultipartUpload", Method::POST, Object)
         .by(&[("uploadId", None)])
-        .headers(&["x-amz-checksum-type", "x-amz-mp-object-size"])
+        .headers(&[WRITTEN_IF[0], WRITTEN_IF[1], "x-amz-checksum-type", "x-amz-mp-object-size"])
         .body(Body::Xml {
             bytes_max: PARTS_XML_BYTES_MAX,
             elements: &[
@@ -426,5 +449,29 @@ mod tests {
         assert_eq!(check(Method::GET, Object, "", &["x-amz-copy-source"]), None);
         assert_eq!(check(Method::PUT, Object, "partNumber=1&uploadId=u", &["x-amz-meta-a"]), None);
         assert_eq!(check(Method::DELETE, Object, "", &["x-amz-if-match-size"]), None);
+    }
+
+    /// A condition that nobody looked at was answered with success: a key was deleted that was to be deleted only
+    /// if there was none.
+    #[test]
+    fn a_change_with_a_condition_that_it_does_not_look_at_is_no_operation() {
+        let parts = "partNumber=1&uploadId=u";
+        for (method, scope, query, taken) in [
+            (Method::PUT, Object, "", &WRITTEN_IF[..]),
+            (Method::POST, Object, "uploadId=u", &WRITTEN_IF),
+            (Method::DELETE, Object, "", &["if-match"]),
+            (Method::PUT, Object, parts, &[]),
+            (Method::POST, Object, "uploads", &[]),
+            (Method::DELETE, Object, "uploadId=u", &[]),
+            (Method::POST, Bucket, "delete", &[]),
+            (Method::PUT, Bucket, "", &[]),
+            (Method::DELETE, Bucket, "", &[]),
+        ] {
+            for condition in CONDITIONS {
+                assert!(says_what(&method, condition) && !says_what(&Method::GET, condition));
+                let is_operation = check(method.clone(), scope, query, &[condition]).is_some();
+                assert_eq!(is_operation, taken.contains(condition), "{method} {query:?} with {condition}");
+            }
+        }
     }
 }

@@ -161,11 +161,16 @@ impl Sums {
             Algorithm::ALL.into_iter().zip(all).filter_map(|(algorithm, sum)| Some((algorithm, sum?)));
         let first = given.next();
         if given.next().is_some() {
-            let why = "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.";
-            return Err(GatewayError::InvalidRequest(why.to_owned()));
+            return Err(more_than_one_sum());
         }
         Ok(first)
     }
+}
+
+/// The refusal of a second sum, of which only one would be compared.
+pub(super) fn more_than_one_sum() -> GatewayError {
+    let why = "Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.";
+    GatewayError::InvalidRequest(why.to_owned())
 }
 
 pub(super) fn checksum_type(kind: Kind) -> ChecksumType {

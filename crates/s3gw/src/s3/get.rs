@@ -1,7 +1,8 @@
-use super::convert::{Sums, conditions, etag, expires, metadata, non_empty, timestamp};
+use super::convert::{Sums, conditions, etag, expires, http_date, metadata, non_empty, timestamp};
 use super::gateway::Gateway;
 use crate::conditions::Conditions;
 use crate::error::{GatewayError, Result};
+use axum::http::header::{HeaderMap, HeaderValue, IF_RANGE};
 use bytes::Bytes;
 use client::{ClientError, S3_VOLUME};
 use futures::{Stream, StreamExt};
@@ -22,6 +23,21 @@ struct Selected {
     parts_count: Option<i32>,
 }
 
+/// The version of which a client has the other parts: an `If-Range` header, an ETag or the time of a change. Of any
+/// other version it is sent the whole.
+pub(super) struct PartOf(HeaderValue);
+
+impl PartOf {
+    pub(super) fn asked(headers: &HeaderMap) -> Option<PartOf> {
+        headers.get(IF_RANGE).cloned().map(PartOf)
+    }
+
+    /// Both are compared as they were sent out.
+    fn names(&self, key: &Key) -> bool {
+        self.0 == format!("\"{}\"", key.etag) || self.0 == http_date(key.modified_ms)
+    }
+}
+
 /// Waits for the first bytes: what no replica gives is an error then, and no answer that breaks off.
 async fn begun(
     body: impl Stream<Item = std::result::Result<Bytes, ClientError>> + Send,
@@ -32,7 +48,11 @@ async fn begun(
 }
 
 impl Gateway {
-    pub(super) async fn object_get(&self, input: GetObjectInput) -> Result<GetObjectOutput> {
+    pub(super) async fn object_get(
+        &self,
+        input: GetObjectInput,
+        part_of: Option<PartOf>,
+    ) -> Result<GetObjectOutput> {
         let key = self.key(&input.bucket, &input.key, input.version_id.as_deref()).await?;
         let wanted = conditions(
             input.if_match,
@@ -40,7 +60,8 @@ impl Gateway {
             input.if_modified_since,
             input.if_unmodified_since,
         );
-        let selected = select(&key, &wanted, input.range, input.part_number)?;
+        let range = input.range.filter(|_| part_of.is_none_or(|part_of| part_of.names(&key)));
+        let selected = select(&key, &wanted, range, input.part_number)?;
         let attributes = key.attributes.clone().unwrap_or_default();
         let sums = sums(&attributes, input.checksum_mode.as_ref(), &selected);
         let length = selected.bytes.end - selected.bytes.start;
@@ -77,7 +98,11 @@ impl Gateway {
         })
     }
 
-    pub(super) async fn object_head(&self, input: HeadObjectInput) -> Result<HeadObjectOutput> {
+    pub(super) async fn object_head(
+        &self,
+        input: HeadObjectInput,
+        part_of: Option<PartOf>,
+    ) -> Result<HeadObjectOutput> {
         let key = self.key(&input.bucket, &input.key, input.version_id.as_deref()).await?;
         let wanted = conditions(
             input.if_match,
@@ -85,7 +110,8 @@ impl Gateway {
             input.if_modified_since,
             input.if_unmodified_since,
         );
-        let selected = select(&key, &wanted, input.range, input.part_number)?;
+        let range = input.range.filter(|_| part_of.is_none_or(|part_of| part_of.names(&key)));
+        let selected = select(&key, &wanted, range, input.part_number)?;
         let attributes = key.attributes.clone().unwrap_or_default();
         let sums = sums(&attributes, input.checksum_mode.as_ref(), &selected);
         Ok(HeadObjectOutput {
@@ -222,6 +248,17 @@ mod tests {
         check("bytes=4-", Some((4..10, "bytes 4-9/10")));
         check("bytes=-3", Some((7..10, "bytes 7-9/10")));
         check("bytes=10-", None);
+    }
+
+    /// A download that is resumed must not be of two versions.
+    #[test]
+    fn a_part_is_of_the_version_that_its_client_has() {
+        let key = Key { etag: "abc-2".to_owned(), modified_ms: 784_111_777_123, ..key(10, &[]) };
+        let names = |value: &'static str| PartOf(HeaderValue::from_static(value)).names(&key);
+        assert!(names("\"abc-2\"") && names("Sun, 06 Nov 1994 08:49:37 GMT"));
+        for other in ["\"abc\"", "abc-2", "W/\"abc-2\"", "Sun, 06 Nov 1994 08:49:38 GMT", "*", ""] {
+            assert!(!names(other), "{other}");
+        }
     }
 
     #[test]

@@ -30,8 +30,10 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
-use client::Client;
+use bytes::Bytes;
+use client::{Client, ClientError};
 use gateway::Gateway;
+use get::PartOf;
 use probes::Lacking;
 use s3s::dto::*;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -52,10 +54,11 @@ pub(crate) struct Protocol {
 impl Protocol {
     /// The protocol layer gets no keys: signatures are verified before it, and it never sees one.
     pub(crate) fn new(client: Client, options: &GatewayOptions) -> Protocol {
+        let admission = Admission::new(options, client.memory().clone());
         let gateway =
             Gateway { client, region: options.region.clone(), seen_buckets: SeenBuckets::default() };
         let service = S3ServiceBuilder::new(gateway).build();
-        Protocol { admission: Arc::new(Admission::new(options)), service }
+        Protocol { admission: Arc::new(admission), service }
     }
 
     pub(crate) async fn call(
@@ -80,7 +83,7 @@ impl Protocol {
             Ok(response) if admitted.operation == "GetObject" && response.status().is_success() => {
                 response.map(Body::new)
             }
-            Ok(response) => xml::mend(response),
+            Ok(response) => self.in_room(xml::mend(response)).await,
             Err(error) => {
                 let why: Box<dyn std::error::Error + Send + Sync> = error.into();
                 tracing::warn!(error = %why, "request failed in the protocol layer");
@@ -88,7 +91,22 @@ impl Protocol {
             }
         }
     }
+
+    /// Gives a long document room until its client has taken it, or asks that to come later.
+    async fn in_room(&self, response: Response<Bytes>) -> Response {
+        let bytes = response.body().len();
+        if bytes <= SHORT_BYTES {
+            return response.map(Body::from);
+        }
+        match self.admission.memory().take(bytes).await {
+            Ok(room) => response.map(|document| Body::from(room.of(document))),
+            Err(refusal) => document(ClientError::from(refusal).into()),
+        }
+    }
 }
+
+/// The longest document that needs no room: errors have less, and lists of a few keys.
+const SHORT_BYTES: usize = 16 << 10;
 
 /// The time by the machine's clock, as signatures are dated by those of clients.
 fn now() -> OffsetDateTime {
@@ -99,7 +117,7 @@ fn now() -> OffsetDateTime {
 
 fn document(failure: GatewayError) -> Response {
     match error::to_s3(failure).to_http_response() {
-        Ok(response) => xml::mend(response),
+        Ok(response) => xml::mend(response).map(Body::from),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
@@ -150,11 +168,13 @@ impl S3 for Gateway {
     }
 
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
-        answer(self.object_get(req.input).await)
+        let part_of = PartOf::asked(&req.headers);
+        answer(self.object_get(req.input, part_of).await)
     }
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
-        let head = answer(self.object_head(req.input).await)?;
+        let part_of = PartOf::asked(&req.headers);
+        let head = answer(self.object_head(req.input, part_of).await)?;
         let status = head.output.content_range.as_ref().map(|_| StatusCode::PARTIAL_CONTENT);
         Ok(S3Response { status, ..head })
     }

@@ -1,5 +1,5 @@
 use super::acknowledged::Acknowledged;
-use super::convert::{Described, Sums, etag, matches};
+use super::convert::{Described, Sums, etag, matches, more_than_one_sum};
 use super::gateway::Gateway;
 use crate::checksum::{Algorithm, decode_md5};
 use crate::conditions::precondition;
@@ -46,7 +46,8 @@ impl Asked {
             .and_then(|name| Algorithm::ALL.into_iter().find(|a| a.header().eq_ignore_ascii_case(name)));
         let named = self.algorithm.as_deref().map(Algorithm::parse).transpose()?;
         let (algorithm, sum) = match (in_header, in_trailer, named) {
-            (Some((algorithm, sum)), _, _) => (algorithm, Some(sum)),
+            (Some(_), Some(_), _) => return Err(more_than_one_sum()),
+            (Some((algorithm, sum)), None, _) => (algorithm, Some(sum)),
             (None, Some(algorithm), _) => (algorithm, None),
             (None, None, Some(named)) => (named, None),
             (None, None, None) => (Algorithm::DEFAULT, None),

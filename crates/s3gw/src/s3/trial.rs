@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{Request, StatusCode};
 use bytes::Bytes;
+use client::Memory;
 use s3s::S3;
 use s3s::dto::Range;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -37,6 +38,8 @@ pub struct Tried {
     pub status: Option<StatusCode>,
 }
 
+const MEMORY_BYTES: usize = 64 << 20;
+
 /// Carries nothing out.
 struct Nobody;
 
@@ -44,7 +47,10 @@ impl S3 for Nobody {}
 
 impl Trial {
     pub fn new(options: &GatewayOptions) -> Trial {
-        Trial { admission: Admission::new(options), service: S3ServiceBuilder::new(Nobody).build() }
+        Trial {
+            admission: Admission::new(options, Memory::new(MEMORY_BYTES)),
+            service: S3ServiceBuilder::new(Nobody).build(),
+        }
     }
 
     /// An error is the code that the client is told.
@@ -58,10 +64,15 @@ impl Trial {
         let document = match admitted.body {
             AdmittedBody::Empty => Bytes::new(),
             AdmittedBody::Document(document) => document,
-            AdmittedBody::Data(payload) => {
-                let mut data = Vec::new();
-                let ended = payload.read_into(&mut data, usize::MAX).await;
-                return Ok(Tried { operation, parts, body: (data, ended.err().map(code)), status: None });
+            AdmittedBody::Data(mut payload) => {
+                let (mut data, mut ended) = (Vec::new(), None);
+                while let Some(piece) = payload.next().await {
+                    match piece {
+                        Ok(piece) => data.extend_from_slice(&piece),
+                        Err(error) => ended = Some(code(error)),
+                    }
+                }
+                return Ok(Tried { operation, parts, body: (data, ended), status: None });
             }
         };
         let request = Request::from_parts(parts.clone(), s3s::Body::from(document.clone()));

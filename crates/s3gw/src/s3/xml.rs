@@ -1,14 +1,14 @@
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::http::header::CONTENT_LENGTH;
 use axum::response::Response;
 
 /// An answer of the protocol layer as clients can read it. It leaves out messages, without which clients know
 /// of no error but that it is "Unknown"; and it writes control characters as they are: a carriage return
 /// would be read as a line feed, and three keys as one.
-pub(super) fn mend(response: s3s::HttpResponse) -> Response {
+pub(super) fn mend(response: s3s::HttpResponse) -> Response<Bytes> {
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let Some(document) = response.body().bytes().filter(|document| !document.is_empty()) else {
-        return response.map(Body::new);
+        return response.map(|_| Bytes::new());
     };
     let explained = is_error.then(|| explained(&document)).flatten();
     let document = explained.map_or(document, Bytes::from);
@@ -16,7 +16,7 @@ pub(super) fn mend(response: s3s::HttpResponse) -> Response {
     parts.headers.remove(CONTENT_LENGTH);
     let has_controls = document.iter().any(|byte| is_control(*byte));
     let document = if has_controls { Bytes::from(escaped(&document)) } else { document };
-    Response::from_parts(parts, Body::from(document))
+    Response::from_parts(parts, document)
 }
 
 /// An error document with a message, if it has none.
