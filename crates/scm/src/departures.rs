@@ -1,7 +1,7 @@
 //! Nodes that leave: when nothing depends on them any more, and when their maintenance is over.
 
 use crate::quality::Quality;
-use crate::replication::{self, REPLICAS, REPLICAS_BESIDES_MAINTENANCE};
+use crate::replication::{self, REPLICAS, REPLICAS_BESIDES_MAINTENANCE, Tasks};
 use crate::tables::{container_state, duty};
 use crate::world::World;
 use proto::Failure;
@@ -16,11 +16,11 @@ pub(crate) struct Waiting {
 }
 
 /// Nodes that have come to the end of what they were in.
-pub(crate) fn due(world: &World<'_>) -> Vec<SetNodeDutyCommand> {
+pub(crate) fn due(world: &World<'_>, tasks: &Tasks) -> Vec<SetNodeDutyCommand> {
     let next = |(&node, record): (&NodeId, &NodeRecord)| {
         let until_ms = record.duty_until_ms;
         let over = until_ms != 0 && world.now_ms >= until_ms;
-        let done = || !world.in_safe_mode && waiting(node, world) == Waiting::default();
+        let done = || !world.in_safe_mode && waiting(node, world, tasks) == Waiting::default();
         // Of one that is dead no more will be heard.
         let all_told = || {
             world.nodes.replicas().is_complete(node)
@@ -41,7 +41,7 @@ pub(crate) fn due(world: &World<'_>) -> Vec<SetNodeDutyCommand> {
 
 /// Counts the pipelines and containers of `node` that have no place elsewhere yet. What a node has that has
 /// not told of all its replicas to this leader is not known: that may be any container.
-pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
+pub(crate) fn waiting(node: NodeId, world: &World<'_>, tasks: &Tasks) -> Waiting {
     let World { tables, nodes, .. } = *world;
     let needed = match tables.node(node).map(duty) {
         Some(NodeDuty::NodeDecommissioning) => REPLICAS,
@@ -69,7 +69,7 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
             return true;
         }
         container_state(known.record) != ContainerState::ContainerDeleted
-            && replication::good_elsewhere(&known, world.node_views(), node) < needed
+            && replication::good_elsewhere(&known, world.node_views(), tasks, node) < needed
     };
     let not_open = tables
         .containers()
@@ -99,10 +99,13 @@ mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
     use crate::oms::Oms;
+    use crate::replication::Order;
     use crate::tables::Tables;
     use proto::scm::scm_command::Command;
+    use std::cell::RefCell;
     use std::time::Duration;
     use tokio::time::Instant;
+    use types::ContainerId;
 
     const STALE_AFTER: Duration = Duration::from_secs(1);
     use crate::ops::testing::{close, create, end, register, run, set_duty, three_nodes};
@@ -126,13 +129,14 @@ mod tests {
             now,
         );
         let duties = |tables: &Tables, now_ms: u64| -> Vec<NodeDuty> {
-            due(&World::of(tables, &nodes, Oms::silent(), now, now_ms, false))
+            due(&World::of(tables, &nodes, Oms::silent(), now, now_ms, false), &Tasks::default())
                 .iter()
                 .map(|command| command.duty())
                 .collect()
         };
         assert_eq!(duties(&tables, 999), [NodeDuty::NodeInMaintenance], "nothing depends on it");
-        let entered = due(&World::of(&tables, &nodes, Oms::silent(), now, 999, false)).remove(0);
+        let entered =
+            due(&World::of(&tables, &nodes, Oms::silent(), now, 999, false), &Tasks::default()).remove(0);
         run(&mut tables, Command::SetNodeDuty(entered));
         assert_eq!(duties(&tables, 999), []);
         assert_eq!(duties(&tables, 1000), [NodeDuty::NodeInService]);
@@ -158,8 +162,10 @@ mod tests {
         let silence =
             Silence { stale_after: STALE_AFTER, dead_after: 9 * STALE_AFTER, disk_lost_after: STALE_AFTER };
         let mut nodes = Nodes::new(silence, now);
+        let tasks = RefCell::new(Tasks::default());
         let leaves = |nodes: &Nodes, at: Instant, in_safe_mode: bool| {
-            !due(&World::of(&tables, nodes, Oms::silent(), at, 1, in_safe_mode)).is_empty()
+            let world = World::of(&tables, nodes, Oms::silent(), at, 1, in_safe_mode);
+            !due(&world, &tasks.borrow()).is_empty()
         };
         assert!(!leaves(&nodes, now, false) && !leaves(&nodes, now + 9 * STALE_AFTER, false));
         let replica = ContainerReplica {
@@ -185,6 +191,10 @@ mod tests {
             ContainersReport { replicas: vec![replica.clone()], gone: vec![], begins: true, ends: true },
         );
         assert!(leaves(&nodes, now, false) && !leaves(&nodes, now, true));
+        // As one too many, before anybody thought of leaving.
+        tasks.borrow_mut().ask(NodeId(4), Order::Delete { container: ContainerId(1) }, now);
+        assert!(!leaves(&nodes, now, false), "one of three is about to be deleted");
+        tasks.take();
         let without_log =
             ContainerReplica { state: ReplicaState::ReplicaWithoutLog as i32, ..replica.clone() };
         nodes.report_containers(

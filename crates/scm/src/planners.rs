@@ -13,7 +13,7 @@ use crate::om_leaders::{self, OmSuccession};
 use crate::ops::delete_containers::DELETE_CONTAINERS_MAX;
 use crate::options::ScmOptions;
 use crate::pipelines::{Placing, creation, ready_to_open};
-use crate::replication::{Replication, SLICE, note_replaced};
+use crate::replication::{Replication, SLICE, Tasks, note_replaced};
 use crate::resolution::Resolution;
 use crate::safe_mode;
 use crate::world::World;
@@ -116,7 +116,7 @@ fn tick(leader: &Leader, planners: &mut Planners) -> Decisions {
         decisions.commands.splice(0..0, names);
         if is_look_due {
             decisions.enough_is_known = !is_known && safe_mode::waits(world).is_empty();
-            decisions.commands.extend(planners.look(world));
+            decisions.commands.extend(planners.look(world, &replication.tasks));
             if planners.balance_oms.is_due(now) {
                 decisions.successions.extend(om_leaders::plan(world, planners.options.leader_move_interval));
             }
@@ -168,7 +168,7 @@ impl Planners {
     }
 
     /// Decides what goes on with pipelines, containers and nodes that are there.
-    fn look(&mut self, world: &World<'_>) -> Vec<Command> {
+    fn look(&mut self, world: &World<'_>, tasks: &Tasks) -> Vec<Command> {
         let mut commands: Vec<Command> =
             self.adoption.decide(world).map(Command::Adopt).into_iter().collect();
         commands.extend(self.closing.decide(world));
@@ -177,7 +177,7 @@ impl Planners {
             commands.push(Command::CloseContainers(CloseContainersCommand { containers }));
         }
         if self.departures.is_due(world.now) {
-            commands.extend(departures::due(world).into_iter().map(Command::SetNodeDuty));
+            commands.extend(departures::due(world, tasks).into_iter().map(Command::SetNodeDuty));
         }
         commands
     }

@@ -314,31 +314,37 @@ fn coming(container: ContainerId, behind: &[MemberView<'_>], nodes: &Nodes) -> B
     comes.map(MemberView::node_id).collect()
 }
 
-/// Nodes with a good replica, other than `besides`, that stay and may be relied upon.
-pub(crate) fn good_elsewhere(known: &ContainerView<'_>, views: &NodeViews, besides: NodeId) -> usize {
-    let good = known.replicas.iter().filter(|(node, replica)| {
-        *node != besides
-            && known.quality(replica).is_good()
-            && views.get(node).is_some_and(|view| view.counts() && view.complete)
-    });
-    good.count()
+/// Nodes other than `besides` with a good replica that stays: it is not about to be deleted.
+fn staying<'a>(
+    known: &'a ContainerView<'_>,
+    tasks: &'a Tasks,
+    besides: NodeId,
+) -> impl Iterator<Item = NodeId> + 'a {
+    let is_going = move |node: NodeId| tasks.is_asked(node, TaskKind::TaskDelete, known.record.container);
+    let good = known.replicas.iter().filter(|(_, replica)| known.quality(replica).is_good());
+    good.map(|(node, _)| *node).filter(move |node| *node != besides && !is_going(*node))
 }
 
-/// Nodes other than `besides` whose replica is good and may be relied upon now: nothing is to become of it,
-/// its disk works, and the node speaks.
-pub(crate) fn firm_elsewhere(
+/// Good replicas that stay when `besides` leaves, on nodes that stay.
+pub(crate) fn good_elsewhere(
     known: &ContainerView<'_>,
-    world: &World<'_>,
+    views: &NodeViews,
     tasks: &Tasks,
     besides: NodeId,
 ) -> usize {
-    let container = ContainerId(known.record.container);
-    let firm = known.replicas.iter().filter(|(node, replica)| {
-        *node != besides
-            && known.quality(replica).is_good()
-            && !known.on_failing_disks.contains(node)
-            && !tasks.is_asked(*node, TaskKind::TaskDelete, container.0)
-            && world.node_views().get(node).is_some_and(NodeView::is_firm)
-    });
-    firm.count()
+    let counts = |node: &NodeId| views.get(node).is_some_and(|view| view.counts() && view.complete);
+    staying(known, tasks, besides).filter(counts).count()
+}
+
+/// Good replicas that may be relied upon when that of `besides` goes: their disks work, and their nodes speak.
+pub(crate) fn firm_elsewhere(
+    known: &ContainerView<'_>,
+    views: &NodeViews,
+    tasks: &Tasks,
+    besides: NodeId,
+) -> usize {
+    let is_firm = |node: &NodeId| {
+        !known.on_failing_disks.contains(node) && views.get(node).is_some_and(NodeView::is_firm)
+    };
+    staying(known, tasks, besides).filter(is_firm).count()
 }

@@ -140,10 +140,10 @@ pub(super) async fn set_node_duty(leader: &Leader, request: SetNodeDutyRequest) 
 }
 
 pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
-    leader.read(|world| {
+    leader.plan(|world, replication| {
         let World { tables, nodes, now, .. } = *world;
         let info = |(&node, record): (&NodeId, &NodeRecord)| {
-            let waiting = departures::waiting(node, world);
+            let waiting = departures::waiting(node, world, &replication.tasks);
             let problem = nodes.problem(node);
             let leads = |record: &&PipelineRecord| nodes.pipeline_seen(record, now).leader == Some(node);
             DatanodeInfo {
