@@ -10,11 +10,12 @@ const REQUESTS_MAX: usize = 1024;
 /// Limits of a gateway for its clients. Those without an option are in [`Limits`].
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct S3Limits {
-    /// S3: connections at once; more are told to slow down. At most half of the process's open files
+    /// S3: connections at once; one more is let in for an idle one, or else told to slow down. At most half of
+    /// the process's open files
     #[arg(long, default_value_t = Limits::default().connections_max, env = "FLOTILLA_S3_CONNECTIONS_MAX")]
     pub s3_connections_max: usize,
     /// S3: connections of one address (of IPv6: one network of 64 bits); a proxy in front of the gateway is
-    /// one
+    /// one. At most a quarter of all, or 64
     #[arg(long, default_value_t = Limits::default().connections_per_address_max, env = "FLOTILLA_S3_CONNECTIONS_PER_ADDRESS_MAX")]
     pub s3_connections_per_address_max: usize,
     /// S3: requests that are worked for at once, without those that wait for their clients; more get SlowDown

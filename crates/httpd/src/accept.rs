@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -37,7 +38,7 @@ pub struct Port {
 /// they were doing. Dropped before that, it ends them.
 pub async fn serve<T: Transport>(listener: TcpListener, port: Port, transport: T, stop: CancellationToken) {
     let limits = port.limits.clone();
-    let addresses = Addresses::new(limits.connections_max, limits.connections_per_address_max);
+    let addresses = Addresses::new(limits.connections_max, limits.connections_of_address_max());
     port.counters.connections_max.set(limits.connections_max);
     let builder = Arc::new(connection::builder(&port));
     let refusals = Arc::new(Semaphore::new(limits.refusals_max));
@@ -61,14 +62,14 @@ pub async fn serve<T: Transport>(listener: TcpListener, port: Port, transport: T
         };
         port.counters.accepted.count();
         prepare(&connection, &limits);
-        match addresses.take(peer.ip()) {
+        match addresses.take(peer.ip(), Instant::now()) {
             Ok(place) => {
                 let (port, transport, builder) = (port.clone(), transport.clone(), builder.clone());
                 let stop = stop.clone();
                 connections.spawn(async move {
                     let _open = Open::new(port.counters.clone());
                     let counters = port.counters.clone();
-                    let end = connection::run(connection, peer, &place, port, transport, builder, stop);
+                    let end = connection::run(connection, peer, place, port, transport, builder, stop);
                     counters.closed(end.await);
                 });
             }

@@ -1,8 +1,12 @@
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-/// The number of connections, and of those that are slow, in all and of each address.
+/// The places for connections, in all and of each address, and which of them are taken by idle ones: one of
+/// those makes room where there is none.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     all_max: usize,
@@ -13,12 +17,30 @@ pub(crate) struct Addresses {
 #[derive(Debug, Default)]
 struct Open {
     all: usize,
+    /// Places that were ever taken.
+    taken: u64,
     /// Only of addresses that have any.
-    of: HashMap<IpAddr, usize>,
+    of: HashMap<IpAddr, OfAddress>,
+    /// The addresses with idle connections; the last one makes room. So nothing is searched for one: a newcomer
+    /// costs a few steps down these trees, of which none has more entries than there are connections.
+    with_idle: BTreeMap<Rank, IpAddr>,
     slow: usize,
     /// Only of addresses that have any.
     slow_of: HashMap<IpAddr, usize>,
 }
+
+#[derive(Debug, Default)]
+struct OfAddress {
+    open: usize,
+    /// The idle ones; the first one makes room.
+    idle: BTreeMap<IdleSince, CancellationToken>,
+}
+
+/// The moment since which a connection is idle, and its number, which tells it from others of that moment.
+type IdleSince = (Instant, u64);
+
+/// The order in which addresses make room: by their connections, then by how long one of them is idle.
+type Rank = (usize, Reverse<IdleSince>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
@@ -26,19 +48,15 @@ pub(crate) enum Full {
     OfAddress,
 }
 
-/// One connection's place; free again when dropped.
+/// One connection's place, and what the others need to know of it; free again when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     addresses: Arc<Addresses>,
     address: IpAddr,
-}
-
-/// Whether one connection counts as slow; no more when dropped.
-#[derive(Debug)]
-pub(crate) struct Slowness {
-    addresses: Arc<Addresses>,
-    address: IpAddr,
+    number: u64,
     slow: bool,
+    idle_since: Option<Instant>,
+    displaced: CancellationToken,
 }
 
 impl Addresses {
@@ -46,33 +64,99 @@ impl Addresses {
         Arc::new(Addresses { all_max, each_max, open: Mutex::default() })
     }
 
-    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Result<Place, Full> {
+    /// Takes a place for a newcomer, who is idle until it says something. Where there is none, that of an idle
+    /// connection becomes one: of the newcomer's address if it has as many as it may have, else of the one
+    /// that has most.
+    pub(crate) fn take(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<Place, Full> {
         let address = counted_as(address);
         let mut open = self.open.lock().expect("no holder panics");
-        if open.all >= self.all_max {
-            return Err(Full::All);
-        }
-        if open.of.get(&address).copied().unwrap_or(0) >= self.each_max {
-            return Err(Full::OfAddress);
+        if open.of.get(&address).map_or(0, |of| of.open) >= self.each_max {
+            open.displace(address).ok_or(Full::OfAddress)?;
+        } else if open.all >= self.all_max {
+            let most = open.with_idle.last_key_value().map(|(_, address)| *address);
+            most.and_then(|address| open.displace(address)).ok_or(Full::All)?;
         }
         open.all += 1;
-        *open.of.entry(address).or_default() += 1;
-        Ok(Place { addresses: self.clone(), address })
+        open.taken += 1;
+        let (number, displaced) = (open.taken, CancellationToken::new());
+        open.change(address, |of| {
+            of.open += 1;
+            of.idle.insert((now, number), displaced.clone());
+        });
+        let addresses = self.clone();
+        Ok(Place { addresses, address, number, slow: false, idle_since: Some(now), displaced })
+    }
+}
+
+impl Open {
+    /// Frees the place of the address's connection that is idle longest, and tells it; `None`: none is idle.
+    fn displace(&mut self, address: IpAddr) -> Option<()> {
+        let displaced = self.change(address, |of| {
+            let (_, displaced) = of.idle.pop_first()?;
+            of.open -= 1;
+            Some(displaced)
+        })?;
+        self.all -= 1;
+        displaced.cancel();
+        Some(())
+    }
+
+    /// Changes what there is of an address, and its rank with it.
+    fn change<T>(&mut self, address: IpAddr, change: impl FnOnce(&mut OfAddress) -> T) -> T {
+        let of = self.of.entry(address).or_default();
+        if let Some(rank) = of.rank() {
+            self.with_idle.remove(&rank);
+        }
+        let changed = change(of);
+        if let Some(rank) = of.rank() {
+            self.with_idle.insert(rank, address);
+        }
+        if of.open == 0 {
+            self.of.remove(&address);
+        }
+        changed
+    }
+}
+
+impl OfAddress {
+    /// `None` without idle connections.
+    fn rank(&self) -> Option<Rank> {
+        let (since, _) = self.idle.first_key_value()?;
+        Some((self.open, Reverse(*since)))
     }
 }
 
 impl Place {
-    pub(crate) fn slowness(&self) -> Slowness {
-        Slowness { addresses: self.addresses.clone(), address: self.address, slow: false }
+    /// Cancelled when the place becomes a newcomer's.
+    pub(crate) fn displaced(&self) -> &CancellationToken {
+        &self.displaced
     }
-}
 
-impl Slowness {
+    /// Says since when the connection is idle; `None`: it is not, and keeps its place unless it has lost it.
+    pub(crate) fn set_idle(&mut self, since: Option<Instant>) {
+        if self.idle_since == since {
+            return;
+        }
+        let mut open = self.addresses.open.lock().expect("no holder panics");
+        if self.displaced.is_cancelled() {
+            return;
+        }
+        open.change(self.address, |of| {
+            if let Some(since) = self.idle_since {
+                of.idle.remove(&(since, self.number));
+            }
+            if let Some(since) = since {
+                of.idle.insert((since, self.number), self.displaced.clone());
+            }
+        });
+        self.idle_since = since;
+    }
+
     pub(crate) fn is_slow(&self) -> bool {
         self.slow
     }
 
-    pub(crate) fn set(&mut self, slow: bool) {
+    pub(crate) fn set_slow(&mut self, slow: bool) {
         if self.slow == slow {
             return;
         }
@@ -99,9 +183,15 @@ impl Slowness {
     }
 }
 
-impl Drop for Slowness {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.set(false);
+        self.set_slow(false);
+        self.set_idle(None);
+        let mut open = self.addresses.open.lock().expect("no holder panics");
+        if !self.displaced.is_cancelled() {
+            open.all -= 1;
+            open.change(self.address, |of| of.open -= 1);
+        }
     }
 }
 
@@ -122,23 +212,29 @@ fn counted_as(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.addresses.open.lock().expect("no holder panics");
-        open.all -= 1;
-        take_one(&mut open.of, self.address);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    /// Takes places at one moment.
+    fn taker(addresses: &Arc<Addresses>) -> impl Fn(&str) -> Result<Place, Full> {
+        let now = Instant::now();
+        move |text| addresses.take(text.parse().unwrap(), now)
+    }
+
+    /// One that has a request under way.
+    fn busy(place: Result<Place, Full>) -> Place {
+        let mut place = place.unwrap();
+        place.set_idle(None);
+        place
+    }
 
     #[test]
     fn addresses_of_one_network_of_ipv6_are_one() {
         let addresses = Addresses::new(9, 1);
-        let of = |text: &str| addresses.take(text.parse().unwrap());
-        let _first = of("2001:db8::1").unwrap();
+        let of = taker(&addresses);
+        let _first = busy(of("2001:db8::1"));
         assert_eq!(of("2001:db8::ffff:0:0:2").unwrap_err(), Full::OfAddress);
         let _other = of("2001:db8:0:1::1").unwrap();
     }
@@ -146,25 +242,74 @@ mod tests {
     #[test]
     fn places_are_counted_for_each_address_and_come_back() {
         let addresses = Addresses::new(3, 2);
-        let of = |text: &str| addresses.take(text.parse().unwrap());
-        let first = of("10.0.0.1").unwrap();
-        let _second = of("::ffff:10.0.0.1").unwrap();
+        let of = taker(&addresses);
+        let first = busy(of("10.0.0.1"));
+        let _second = busy(of("::ffff:10.0.0.1"));
         assert_eq!(of("10.0.0.1").unwrap_err(), Full::OfAddress);
-        let _other = of("10.0.0.2").unwrap();
+        let _other = busy(of("10.0.0.2"));
         assert_eq!(of("10.0.0.3").unwrap_err(), Full::All);
         drop(first);
         drop(of("10.0.0.1").unwrap());
         drop(of("10.0.0.3").unwrap());
-        assert_eq!(addresses.open.lock().unwrap().of.len(), 2);
+        let open = addresses.open.lock().unwrap();
+        assert_eq!((open.all, open.of.len(), open.with_idle.len()), (2, 2, 0));
+    }
+
+    #[test]
+    fn room_is_made_by_who_is_idle_longest_of_the_address_that_has_most() {
+        let addresses = Addresses::new(6, 4);
+        let (begin, second) = (Instant::now(), Duration::from_secs(1));
+        let at = |seconds: u32, text: &str| addresses.take(text.parse().unwrap(), begin + seconds * second);
+        let lost = |place: &Place| place.displaced().is_cancelled();
+        let one = [0, 1, 2].map(|seconds| at(seconds, "10.0.0.2").unwrap());
+        let mut many = [3, 4, 5].map(|seconds| at(seconds, "10.0.0.1").unwrap());
+        many[0].set_idle(Some(begin + 9 * second));
+
+        let first = busy(at(6, "10.0.0.3"));
+        assert!(lost(&one[0]), "both have three, and it is idle longest");
+        let second = busy(at(6, "10.0.0.3"));
+        assert!(lost(&many[1]) && !lost(&many[0]), "it has had a request since");
+        many[0].set_idle(None);
+        let third = busy(at(6, "10.0.0.3"));
+        assert!(lost(&one[1]), "both have two again");
+        let fourth = busy(at(6, "10.0.0.3"));
+        assert!(lost(&many[2]) && !lost(&many[0]), "it is not idle, and the other one is");
+        assert_eq!(at(6, "10.0.0.3").unwrap_err(), Full::OfAddress, "the others' stay");
+        let _last = busy(at(6, "10.0.0.4"));
+        assert!(lost(&one[2]));
+        assert_eq!(at(6, "10.0.0.5").unwrap_err(), Full::All);
+
+        drop((one, many, first, second, third, fourth));
+        let open = addresses.open.lock().unwrap();
+        assert_eq!((open.all, open.of.len(), open.with_idle.len()), (1, 1, 0));
+    }
+
+    #[test]
+    fn an_address_at_its_limit_makes_room_for_itself() {
+        let addresses = Addresses::new(9, 2);
+        let of = taker(&addresses);
+        let others = [(); 2].map(|()| of("10.0.0.2").unwrap());
+        let own = [(); 2].map(|()| of("10.0.0.1").unwrap());
+        let mut newcomer = of("10.0.0.1").unwrap();
+        assert_eq!(own.each_ref().map(|place| place.displaced().is_cancelled()), [true, false]);
+        assert!(others.iter().all(|place| !place.displaced().is_cancelled()));
+        // Whoever has lost its place does not come by one again.
+        let [mut first, _second] = own;
+        first.set_idle(None);
+        first.set_idle(Some(Instant::now()));
+        drop(first);
+        newcomer.set_idle(None);
+        assert_eq!(addresses.open.lock().unwrap().of[&newcomer.address].open, 2);
     }
 
     #[test]
     fn who_has_most_of_the_slow_ones_makes_room_for_the_others() {
         let addresses = Addresses::new(9, 9);
+        let of = taker(&addresses);
         let slow = |text: &str| {
-            let mut slowness = addresses.take(text.parse().unwrap()).unwrap().slowness();
-            slowness.set(true);
-            slowness
+            let mut place = of(text).unwrap();
+            place.set_slow(true);
+            place
         };
         let other = slow("10.0.0.2");
         let mut crowd: Vec<_> = (0..3).map(|_| slow("10.0.0.1")).collect();

@@ -58,23 +58,25 @@ pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
 pub(crate) async fn run<T: Transport>(
     connection: TcpStream,
     peer: SocketAddr,
-    place: &Place,
+    place: Place,
     port: Arc<Port>,
     transport: T,
     builder: Arc<Builder<TokioExecutor>>,
     stop: CancellationToken,
 ) -> End {
+    let displaced = place.displaced().clone();
     let stream = tokio::select! {
         opened = timeout(port.limits.head_max, transport.open(connection)) => match opened {
             Ok(Ok(stream)) => stream,
             Ok(Err(_)) | Err(_) => return End::Handshake,
         },
+        () = displaced.cancelled() => return End::Displaced,
         () = stop.cancelled() => return End::Drained,
     };
-    let traffic = Arc::new(Traffic::new(port.limits.clone(), port.counters.clone(), place.slowness()));
+    let traffic = Arc::new(Traffic::new(port.limits.clone(), port.counters.clone(), place));
     let (lent, stream) = Lent::new(stream, traffic.clone());
     let exchange = Exchange { port: port.clone(), peer, traffic: traffic.clone(), spent: Default::default() };
-    let end = run_http(lent, Arc::new(exchange), &builder, &stop).await;
+    let end = run_http(lent, Arc::new(exchange), &builder, &displaced, &stop).await;
     debug!(%peer, ?end, "connection ends");
     // hyper is done with it, and nobody else has a handle.
     if let Some(stream) = Arc::into_inner(stream).and_then(|stream| stream.into_inner().ok()) {
@@ -87,6 +89,7 @@ async fn run_http<S: Stream>(
     lent: Lent<S>,
     exchange: Arc<Exchange>,
     builder: &Builder<TokioExecutor>,
+    displaced: &CancellationToken,
     stop: &CancellationToken,
 ) -> End {
     let traffic = exchange.traffic.clone();
@@ -118,6 +121,7 @@ async fn run_http<S: Stream>(
                     Err(end) => return end,
                 }
             }
+            () = displaced.cancelled() => return End::Displaced,
             () = stop.cancelled(), if !draining => {
                 draining = true;
                 let now = Instant::now();
@@ -140,13 +144,20 @@ async fn run_close<S: Stream>(
     stop: &CancellationToken,
 ) {
     match end {
-        End::HeadTimeout => refuse(stream, Refusal::HeadTimeout, port, stop).await,
+        End::HeadTimeout if !traffic.is_http2() => refuse(stream, Refusal::HeadTimeout, port, stop).await,
         End::HeadTooLarge => refuse(stream, Refusal::HeadTooLarge, port, stop).await,
         End::SlowReader | End::Crowded => forget(&stream),
         End::Finished | End::Broken | End::Drained if traffic.is_unread() && !traffic.is_http2() => {
             linger(&mut stream, port, stop).await;
         }
-        End::Finished | End::Broken | End::Handshake | End::Idle | End::Resets | End::Drained => {}
+        End::Finished
+        | End::Broken
+        | End::Handshake
+        | End::Idle
+        | End::Displaced
+        | End::HeadTimeout
+        | End::Resets
+        | End::Drained => {}
     }
 }
 

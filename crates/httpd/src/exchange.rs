@@ -41,6 +41,10 @@ impl Exchange {
         mut request: Request<Incoming>,
         under_way: Arc<UnderWay>,
     ) -> Result<Response<Body>, Infallible> {
+        if self.traffic.is_displaced() {
+            // It came too late. Nothing of it is begun, and its connection is closed without a word.
+            return std::future::pending().await;
+        }
         let id = RequestId::random();
         // At the level of errors, so that no filter takes the id from a line that it lets pass.
         let span = tracing::error_span!("request", %id, peer = %self.peer);

@@ -1,13 +1,16 @@
 use std::time::Duration;
 
+/// The connections that one client may well keep: pools of SDKs hold 10 to 50.
+const OF_ONE_CLIENT: usize = 64;
+
 /// Limits of one port: how much it takes of its clients, and how long it waits for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once; more are answered with 503. An idle one costs about 20 KiB and a file descriptor:
-    /// 330 MiB.
+    /// Connections at once. One more is let in for an idle one, which is closed; where none is idle, it is
+    /// answered with 503. An idle one costs about 20 KiB and a file descriptor: 330 MiB.
     pub connections_max: usize,
     /// Connections of one address, so that one machine cannot take them all; a proxy in front of many clients
-    /// needs more.
+    /// needs more. What counts is [`Limits::connections_of_address_max`].
     pub connections_per_address_max: usize,
     /// Request line and headers of a request; more are answered with 431. AWS takes 8 KiB of headers, and a
     /// presigned URL may be as long.
@@ -61,6 +64,12 @@ impl Limits {
     /// A client that is waited for this long counts as slow.
     pub const SLOW_AFTER: Duration = Duration::from_secs(2);
 
+    /// The connections that one address may have: as many as it is given, and no more than a quarter of all,
+    /// or than one client may well keep where a quarter is less than that.
+    pub(crate) fn connections_of_address_max(&self) -> usize {
+        self.connections_per_address_max.min((self.connections_max / 4).max(OF_ONE_CLIENT))
+    }
+
     /// The time for which something may go unnoticed that is over: a quarter of the shortest time.
     pub(crate) fn look_again_after(&self) -> Duration {
         const AT_LEAST: Duration = Duration::from_millis(10);
@@ -91,5 +100,24 @@ impl Default for Limits {
             linger_max: Duration::from_secs(5),
             refusals_max: 256,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_address_may_have_more_than_a_quarter_unless_that_is_less_than_one_client_keeps() {
+        let check = |connections_max, connections_per_address_max, expect| {
+            let limits = Limits { connections_max, connections_per_address_max, ..Limits::default() };
+            assert_eq!(limits.connections_of_address_max(), expect, "{connections_max}");
+        };
+        check(16_384, 4096, 4096);
+        check(16_384, 100, 100);
+        check(4096, 4096, 1024);
+        check(256, 4096, 64);
+        check(100, 4096, 64);
+        check(3, 2, 2);
     }
 }

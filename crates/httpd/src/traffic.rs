@@ -1,8 +1,8 @@
-use crate::addresses::Slowness;
+use crate::addresses::Place;
 use crate::counters::Counters;
+use crate::frames::Frames;
 use crate::limits::Limits;
 use crate::pace::Pace;
-use crate::resets::Resets;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -11,6 +11,10 @@ use tokio::time::Instant;
 /// The time that a connection that drains is given for a request that began to arrive: what was sent before
 /// its client could know.
 const DRAIN_HEAD_MAX: Duration = Duration::from_secs(1);
+
+/// The time after its last request in which a connection makes no room for another: hyper may have the end of
+/// an answer on HTTP/2 that the socket does not have yet, and we do not see it.
+const ANSWER_END_MAX: Duration = Duration::from_secs(1);
 
 /// An account of what a connection's client has sent and taken, and since when it is waited for. Its stream,
 /// its requests and their bodies write here what happens; [`Traffic::look`] says what follows.
@@ -33,8 +37,8 @@ struct State {
     head_bytes: usize,
     head_since: Option<Instant>,
     head_too_large: bool,
-    /// The resets of HTTP/2.
-    resets: Resets,
+    /// What has come of HTTP/2.
+    frames: Frames,
     resets_too_much: bool,
     /// Taking what is written to the stream.
     output: Pace,
@@ -46,7 +50,7 @@ struct State {
     /// A body was left unread, so that its client may still be sending.
     unread: bool,
     draining: bool,
-    slowness: Slowness,
+    place: Place,
 }
 
 /// The first bytes of a connection, which tell the two versions of HTTP apart.
@@ -83,6 +87,8 @@ pub(crate) enum End {
     Broken,
     Handshake,
     Idle,
+    /// Idle, and a newcomer needed its place.
+    Displaced,
     HeadTimeout,
     HeadTooLarge,
     SlowReader,
@@ -94,11 +100,12 @@ pub(crate) enum End {
 }
 
 impl End {
-    pub(crate) const ALL: [End; 10] = [
+    pub(crate) const ALL: [End; 11] = [
         End::Finished,
         End::Broken,
         End::Handshake,
         End::Idle,
+        End::Displaced,
         End::HeadTimeout,
         End::HeadTooLarge,
         End::SlowReader,
@@ -113,6 +120,7 @@ impl End {
             End::Broken => "broken",
             End::Handshake => "handshake",
             End::Idle => "idle",
+            End::Displaced => "displaced",
             End::HeadTimeout => "head_timeout",
             End::HeadTooLarge => "head_too_large",
             End::SlowReader => "slow_reader",
@@ -124,7 +132,7 @@ impl End {
 }
 
 impl Traffic {
-    pub(crate) fn new(limits: Arc<Limits>, counters: Arc<Counters>, slowness: Slowness) -> Traffic {
+    pub(crate) fn new(limits: Arc<Limits>, counters: Arc<Counters>, place: Place) -> Traffic {
         let output = Pace::new(limits.transfer_idle_max, limits.bytes_per_second_min);
         let now = Instant::now();
         let state = State {
@@ -135,14 +143,14 @@ impl Traffic {
             head_bytes: 0,
             head_since: None,
             head_too_large: false,
-            resets: Resets::new(limits.http2_resets_per_second_max, now),
+            frames: Frames::new(limits.http2_resets_per_second_max, now),
             resets_too_much: false,
             output,
             answers: HashMap::new(),
             bodies: HashMap::new(),
             unread: false,
             draining: false,
-            slowness,
+            place,
         };
         Traffic { limits, counters, state: Mutex::new(state) }
     }
@@ -160,13 +168,11 @@ impl Traffic {
             next = next.min(over_at);
         }
         self.look_whether_slow(&mut state, now)?;
+        state.look_whether_idle(now);
         // What is still being taken of the last answer is bound by its pace alone.
-        if state.under_way == 0 && state.output.waiting_since().is_none() {
-            let (since, max, end) = match state.head_since {
-                Some(since) => (since, self.limits.head_max, End::HeadTimeout),
-                None => (state.idle_since, self.limits.idle_max, End::Idle),
-            };
-            let over_at = since + max;
+        if state.output.waiting_since().is_none()
+            && let Some((over_at, end)) = self.request_over_at(&state)
+        {
             if over_at <= now {
                 return Err(end);
             }
@@ -175,17 +181,26 @@ impl Traffic {
         Ok(next)
     }
 
+    /// When the time is over for the rest of a head, or for the next request; `None`: neither is waited for.
+    fn request_over_at(&self, state: &State) -> Option<(Instant, End)> {
+        match state.head_since() {
+            Some(since) => Some((since + self.limits.head_max, End::HeadTimeout)),
+            None if state.under_way == 0 => Some((state.idle_since + self.limits.idle_max, End::Idle)),
+            None => None,
+        }
+    }
+
     fn look_whether_slow(&self, state: &mut State, now: Instant) -> Result<(), End> {
         let answers = state.answers.values().filter_map(Pace::waiting_since);
         let waiting = answers.chain(state.output.waiting_since()).chain(state.bodies.values().copied());
         let slow = waiting.min().is_some_and(|since| now >= since + Limits::SLOW_AFTER);
-        match (state.slowness.is_slow(), slow) {
+        match (state.place.is_slow(), slow) {
             (false, true) => self.counters.slow.up(),
             (true, false) => self.counters.slow.down(),
             (false, false) | (true, true) => {}
         }
-        state.slowness.set(slow);
-        match state.slowness.crowds(self.limits.slow_max) {
+        state.place.set_slow(slow);
+        match state.place.crowds(self.limits.slow_max) {
             true => Err(End::Crowded),
             false => Ok(()),
         }
@@ -201,8 +216,7 @@ impl Traffic {
     /// The time of a drained connection without requests, once [`Traffic::drain`] was called.
     pub(crate) fn is_drained(&self, now: Instant) -> bool {
         let state = self.state();
-        let is_idle = state.under_way == 0 && state.output.waiting_since().is_none();
-        state.draining && is_idle && now >= state.idle_since + DRAIN_HEAD_MAX
+        state.draining && !state.has_requests() && now >= state.idle_since + DRAIN_HEAD_MAX
     }
 
     /// The number of bytes that may be read; `None`: any.
@@ -223,13 +237,16 @@ impl Traffic {
         let mut state = self.state();
         state.beginning.take(bytes);
         if state.beginning.may_be_http2() {
-            state.resets_too_much |= state.resets.take(bytes, now);
+            state.resets_too_much |= state.frames.take(bytes, now);
         }
         if state.beginning.is_http2() {
             state.head_since = None;
         } else if state.under_way == 0 && !bytes.is_empty() {
             state.head_bytes += bytes.len();
             state.head_since.get_or_insert(now);
+        }
+        if state.head_since().is_some() {
+            state.place.set_idle(None);
         }
         !state.resets_too_much
     }
@@ -262,6 +279,12 @@ impl Traffic {
         self.state().resets_too_much
     }
 
+    /// Whether the connection's place is a newcomer's now. If it is not when a request begins, it does not
+    /// become so before that request has ended.
+    pub(crate) fn is_displaced(&self) -> bool {
+        self.state().place.displaced().is_cancelled()
+    }
+
     /// Whether the client may be sending what nobody will read.
     pub(crate) fn is_unread(&self) -> bool {
         self.state().unread
@@ -272,9 +295,30 @@ impl Traffic {
     }
 }
 
+impl State {
+    /// The moment since which the rest of a head is waited for, on HTTP/2 also while other requests are under
+    /// way.
+    fn head_since(&self) -> Option<Instant> {
+        self.head_since.or(self.frames.request_head_since())
+    }
+
+    /// Whether requests are under way, or a client takes the end of an answer.
+    fn has_requests(&self) -> bool {
+        self.under_way > 0 || self.output.waiting_since().is_some()
+    }
+
+    /// What ends a connection's idleness is said at once: by whatever comes of a request.
+    fn look_whether_idle(&mut self, now: Instant) {
+        let is_idle = !self.has_requests() && self.head_since().is_none();
+        if is_idle && now >= self.idle_since + ANSWER_END_MAX {
+            self.place.set_idle(Some(self.idle_since));
+        }
+    }
+}
+
 impl Drop for Traffic {
     fn drop(&mut self) {
-        if self.state().slowness.is_slow() {
+        if self.state().place.is_slow() {
             self.counters.slow.down();
         }
     }
@@ -295,6 +339,7 @@ impl UnderWay {
         state.begun += 1;
         state.head_bytes = 0;
         state.head_since = None;
+        state.place.set_idle(None);
         traffic.counters.requests.count();
         traffic.counters.under_way.up();
         UnderWay { traffic: traffic.clone(), number: state.begun }

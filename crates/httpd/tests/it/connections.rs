@@ -31,8 +31,10 @@ async fn an_address_has_so_many_connections_and_no_more() {
     let server = Server::start(limits).await;
     let mut first = server.connect().await;
     let mut second = server.connect().await;
-    assert_eq!(first.get("/small").await.status, 200);
-    assert_eq!(second.get("/small").await.status, 200);
+    for client in [&mut first, &mut second] {
+        client.send("GET /wait HTTP/1.1\r\nhost: t\r\n\r\n").await;
+    }
+    server.wait_until("none is idle", |server| server.of_port("requests_under_way") == 2).await;
 
     let mut third = server.connect().await;
     let answer = third.get("/small").await;
@@ -41,11 +43,10 @@ async fn an_address_has_so_many_connections_and_no_more() {
     assert_eq!(server.refused("address"), 1);
 
     // Another address of this machine has room, once.
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-    let mut other = crate::server::Client(socket.connect(server.address).await.unwrap());
-    assert_eq!(other.get("/small").await.status, 200);
-    let mut fourth = server.connect().await;
+    let mut other = server.connect_from(2).await;
+    other.send("GET /wait HTTP/1.1\r\nhost: t\r\n\r\n").await;
+    server.wait_until("none is idle", |server| server.of_port("requests_under_way") == 3).await;
+    let mut fourth = server.connect_from(3).await;
     assert_eq!(fourth.get("/small").await.status, 503);
     assert_eq!(server.refused("connections"), 1);
 
@@ -53,7 +54,9 @@ async fn an_address_has_so_many_connections_and_no_more() {
     server.wait_until("a place came back", |server| server.of_port("connections") == 2).await;
     let mut again = server.connect().await;
     assert_eq!(again.get("/small").await.status, 200);
-    assert_eq!(second.get("/small").await.status, 200);
+    server.go.add_permits(2);
+    assert_eq!(second.answer().await.text(), "waited");
+    assert_eq!(other.answer().await.text(), "waited");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// A connection that gives each answer a window of 64 KiB until it is read.
-async fn connect(server: &Server) -> (SendRequest<Body>, JoinHandle<hyper::Result<()>>) {
+pub(crate) async fn connect(server: &Server) -> (SendRequest<Body>, JoinHandle<hyper::Result<()>>) {
     let stream = TcpStream::connect(server.address).await.unwrap();
     let mut builder = Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(64u32 << 10).initial_connection_window_size(16u32 << 20);
@@ -21,7 +21,7 @@ async fn connect(server: &Server) -> (SendRequest<Body>, JoinHandle<hyper::Resul
     (client, tokio::spawn(connection))
 }
 
-fn request(path: &str) -> Request<Body> {
+pub(crate) fn request(path: &str) -> Request<Body> {
     Request::get(format!("http://t{path}")).body(Body::empty()).unwrap()
 }
 
@@ -164,6 +164,22 @@ impl Raw {
         }
         None
     }
+}
+
+/// Also while another request is under way, which would keep the connection open for as long as it takes.
+#[tokio::test]
+async fn a_half_sent_head_ends_its_connection() {
+    let limits = Limits { head_max: Duration::from_millis(300), ..Limits::default() };
+    let server = Server::start(limits).await;
+    let mut client = Raw::connect(&server).await;
+    client.send(&get_frame(1, "/wait")).await;
+    server.wait_until("it is under way", |server| server.of_port("requests_under_way") == 1).await;
+    let half = get_frame(3, "/small");
+    client.send(&half[..half.len() - 1]).await;
+    server.wait_until("it is closed", |server| server.closed("head_timeout") == 1).await;
+    let mut sent = Vec::new();
+    let _ = timeout(DEADLINE, client.0.read_to_end(&mut sent)).await.expect("it ends");
+    assert!(!sent.windows(5).any(|word| word == b"HTTP/"), "no word of HTTP/1 among the frames");
 }
 
 #[tokio::test]

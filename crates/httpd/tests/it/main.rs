@@ -9,6 +9,7 @@ mod drain;
 mod heads;
 mod http2;
 mod logs;
+mod newcomers;
 mod server;
 mod slow;
 mod starved;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -66,6 +66,13 @@ impl Server {
 
     pub(crate) async fn connect(&self) -> Client {
         Client(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// From another address of this machine, 127.0.0.`last`.
+    pub(crate) async fn connect_from(&self, last: u8) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+        Client(socket.connect(self.address).await.unwrap())
     }
 
     /// The value of a metric, with labels as they stand in the text.
