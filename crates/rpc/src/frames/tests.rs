@@ -1,6 +1,7 @@
 use super::head::{HEAD_BYTES, HELLO_BYTES, Head, Kind, hello};
 use super::{End, FrameCounts, Link, headers, serve};
 use crate::limits::{RESETS_PER_SECOND_MAX, Windows};
+use crate::{Gate, GateOptions};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream;
@@ -18,13 +19,13 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Request, Response};
 use tonic::transport::server::{Connected, TcpConnectInfo};
-use tower::{ServiceExt, service_fn};
+use tower::{Layer, ServiceExt, service_fn};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
 /// A port whose service depends on the path: `/echo` sends back what comes, `/endless` sends on and on, `/never`
-/// answers nothing, `/refused` has much to say.
+/// answers nothing, `/refused` has much to say, `/read` says how it went to read what comes.
 struct Port {
     address: String,
     stop: CancellationToken,
@@ -99,6 +100,10 @@ async fn answer(request: Request<Body>, working: Working) -> Result<Response<Bod
             Status::not_found("no such thing".repeat(10_000)).add_header(&mut trailers).unwrap();
             let trailers = Ok::<_, Status>(http_body::Frame::trailers(trailers));
             Body::new(StreamBody::new(stream::iter([trailers])))
+        }
+        "/read" => {
+            let read = request.into_body().collect().await;
+            return Ok(read.err().unwrap_or_else(|| Status::ok("")).into_http());
         }
         "/small" => Body::new(StreamBody::new(stream::iter([Ok::<_, Status>(trailers())]))),
         _ => {
@@ -488,14 +493,19 @@ impl Pipe {
     }
 
     async fn with_windows(bytes: u32) -> Pipe {
+        Pipe::behind(&Gate::new(GateOptions::default()), bytes).await
+    }
+
+    async fn behind(gate: &Gate, window_bytes: u32) -> Pipe {
         let (mut io, theirs) = tokio::io::duplex(MIB);
         let (counts, working) = (Arc::<FrameCounts>::default(), Arc::<AtomicUsize>::default());
         let counted = working.clone();
-        let service = service_fn(move |request| answer(request, Working::begin(&counted)));
+        let service = gate.layer(service_fn(move |request| answer(request, Working::begin(&counted))));
         let from = TcpConnectInfo { local_addr: None, remote_addr: None };
         let stop = CancellationToken::new();
         let serving = tokio::spawn(serve(tokio::io::split(theirs), from, service, counts.clone(), stop));
-        io.write_all(&hello(Windows { stream_bytes: bytes, connection_bytes: bytes })).await.unwrap();
+        let windows = Windows { stream_bytes: window_bytes, connection_bytes: window_bytes };
+        io.write_all(&hello(windows)).await.unwrap();
         io.read_exact(&mut [0; HELLO_BYTES]).await.unwrap();
         Pipe { io, counts, working, serving }
     }
@@ -588,4 +598,42 @@ async fn who_gives_up_more_calls_than_may_be_under_way_in_a_second_is_cut_off() 
     pipe.serving.await.unwrap();
     assert_eq!(pipe.counts.ended(End::Resets).get(), 1);
     until_working(&pipe.working, 0).await;
+}
+
+/// A call with so much of a message of 60 000 bytes.
+fn asked(stream: u32, bytes: usize) -> Vec<u8> {
+    let message = [&[0][..], &60_000u32.to_be_bytes(), &vec![7; 60_000]].concat();
+    [opened(stream, "/read"), frame(Kind::Data, stream, &message[..bytes], bytes == message.len())].concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_sent_messages_have_their_room_and_their_time_and_their_connection_goes_on() {
+    let gate = Gate::new(GateOptions { gathered_bytes_max: 100_000, ..GateOptions::default() });
+    let mut pipe = Pipe::behind(&gate, 64 << 10).await;
+    let begun = Instant::now();
+    for (stream, bytes) in [(1, 40_000), (2, 40_000), (3, 40_000), (4, 60_005)] {
+        pipe.io.write_all(&asked(stream, bytes)).await.unwrap();
+    }
+    let mut ended = Vec::new();
+    while ended.len() < 4 {
+        let answered = tokio::time::timeout(DEADLINE, pipe.next(Kind::Answer));
+        let (head, answer) = answered.await.expect("an answer");
+        let status = Status::from_header_map(headers::response(answer).unwrap().headers()).unwrap();
+        let code = (status.code() != tonic::Code::Ok).then(|| proto::Failure::from(status).code);
+        ended.push((head.stream, code, begun.elapsed().as_secs()));
+    }
+    // One had no room, and two no rest; the whole one needed none.
+    ended.sort_by_key(|(stream, _, after)| (*after, *stream));
+    let busy = Some(proto::Code::Busy);
+    assert_eq!(ended, [(3, busy, 0), (4, None, 0), (1, busy, 60), (2, busy, 60)]);
+    assert_eq!((gate.counts().messages_without_room.get(), gate.counts().messages_late.get()), (1, 2));
+    pipe.io.write_all(&asked(5, 60_000)).await.unwrap();
+    pipe.io.write_all(&frame(Kind::Data, 5, &[7; 5], true)).await.unwrap();
+    let (head, answer) = pipe.next(Kind::Answer).await;
+    assert_eq!(
+        (head.stream, &headers::response(answer).unwrap().headers()["grpc-status"]),
+        (5, &"0".parse().unwrap())
+    );
+    until_working(&pipe.working, 0).await;
+    assert_eq!(pipe.counts.ended(End::Closed).get(), 0);
 }

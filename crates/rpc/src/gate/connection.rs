@@ -1,5 +1,5 @@
 use super::GateCounts;
-use super::share::Place;
+use super::share::Places;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// A connection that has its place.
 pub struct GateConnection {
     tcp: TcpStream,
-    place: Place,
+    place: Places,
     counts: Arc<GateCounts>,
     heard: Instant,
     /// Looked at when nothing comes, and set anew only then.
@@ -25,7 +25,7 @@ pub struct GateConnection {
 }
 
 impl GateConnection {
-    pub(super) fn new(tcp: TcpStream, place: Place, counts: Arc<GateCounts>) -> GateConnection {
+    pub(super) fn new(tcp: TcpStream, place: Places, counts: Arc<GateCounts>) -> GateConnection {
         let heard = Instant::now();
         let silence = Box::pin(tokio::time::sleep_until(heard + SILENCE_MAX));
         GateConnection { tcp, place, counts, heard, silence }
@@ -43,7 +43,7 @@ impl GateConnection {
         }
     }
 
-    pub(super) fn into_parts(self) -> (TcpStream, Place) {
+    pub(super) fn into_parts(self) -> (TcpStream, Places) {
         (self.tcp, self.place)
     }
 }

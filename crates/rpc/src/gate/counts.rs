@@ -20,6 +20,10 @@ const TOO_LARGE: Metric = Metric {
     name: "flotilla_rpc_messages_too_large_total",
     help: "Messages above the limit of their method, not read further.",
 };
+const GIVEN_UP: Metric = Metric {
+    name: "flotilla_rpc_messages_given_up_total",
+    help: "Messages that came in part and were given up with their calls, by reason.",
+};
 const NOT_TAKEN: Metric = Metric {
     name: "flotilla_rpc_answers_not_taken_total",
     help: "Answers that were given up, as their callers took nothing of them.",
@@ -29,12 +33,14 @@ const NOT_TAKEN: Metric = Metric {
 #[derive(Debug, Default)]
 pub struct GateCounts {
     pub calls: Counter,
-    /// Messages in the calls that were let in.
+    /// Messages in the calls that were let in, each when it is whole.
     pub messages: Counter,
     pub connections_refused: Counter,
     pub connections_silent: Counter,
     pub calls_refused: Counter,
     pub messages_too_large: Counter,
+    pub messages_without_room: Counter,
+    pub messages_late: Counter,
     pub frames: Arc<FrameCounts>,
 }
 
@@ -47,6 +53,8 @@ impl GateCounts {
         exposition.counter(REFUSED, &[("reason", "silent")], self.connections_silent.get());
         exposition.counter(CALLS_REFUSED, &[], self.calls_refused.get());
         exposition.counter(TOO_LARGE, &[], self.messages_too_large.get());
+        exposition.counter(GIVEN_UP, &[("reason", "no_room")], self.messages_without_room.get());
+        exposition.counter(GIVEN_UP, &[("reason", "late")], self.messages_late.get());
         exposition.counter(NOT_TAKEN, &[], self.frames.answers_not_taken.get());
         self.frames.expose(exposition, "server");
         FrameCounts::of_clients().expose(exposition, "client");

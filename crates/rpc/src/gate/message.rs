@@ -1,4 +1,4 @@
-use super::share::{Place, Shares, holder};
+use super::share::{Places, Shares, holder};
 use super::{Gate, GateCounts};
 use bytes::{Buf, Bytes};
 use futures::FutureExt;
@@ -8,6 +8,8 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -17,12 +19,16 @@ use tower::Layer;
 
 /// The head of each message: one byte of flags, four of length.
 const FRAME_HEAD_BYTES: usize = 5;
+/// A message of which a part came is given up so long after that. In it 36 Mbit/s bring all that an address may have sent
+/// in part (256 MiB), and 3.4 the largest message alone; a link that brings less does not keep up with its groups either.
+const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 impl<S> Layer<S> for Gate {
     type Service = Gated<S>;
 
     fn layer(&self, inner: S) -> Gated<S> {
-        Gated { inner, calls: self.calls.clone(), counts: self.counts.clone() }
+        let (calls, gathered) = (self.calls.clone(), self.gathered.clone());
+        Gated { inner, calls, gathered, counts: self.counts.clone() }
     }
 }
 
@@ -31,6 +37,7 @@ impl<S> Layer<S> for Gate {
 pub struct Gated<S> {
     inner: S,
     calls: Arc<Shares>,
+    gathered: Arc<Shares>,
     counts: Arc<GateCounts>,
 }
 
@@ -49,22 +56,23 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Some(place) = self.calls.take(caller(&request)) else {
+        let from = caller(&request);
+        let Some(place) = self.calls.take(from) else {
             self.counts.calls_refused.count();
             let refused = Status::from(Failure::new(Code::Busy, "too many calls are under way")).into_http();
             return std::future::ready(Ok(refused)).boxed();
         };
         self.counts.calls.count();
-        // An unknown method has no message that anybody reads.
-        let limit = MessageLimit::of_method(request.uri().path()).unwrap_or(proto::SMALL);
-        let counts = self.counts.clone();
-        let request = request.map(|body| {
-            Body::new(GatedBody {
-                body,
-                what: What::Messages { frame: Frame::Head(0, [0; 4]), limit, counts },
-            })
-        });
-        let answered = self.inner.call(request);
+        let asked = Asked {
+            frame: Frame::Head(0, [0; 4]),
+            // An unknown method has no message that anybody reads.
+            limit: MessageLimit::of_method(request.uri().path()).unwrap_or(proto::SMALL),
+            gathered: self.gathered.none(from),
+            late: None,
+            counts: self.counts.clone(),
+        };
+        let answered =
+            self.inner.call(request.map(|body| Body::new(GatedBody { body, what: What::Asked(asked) })));
         async move { Ok(answered.await?.map(|body| Body::new(GatedBody { body, what: What::Answer(place) }))) }.boxed()
     }
 }
@@ -75,7 +83,7 @@ pub fn caller<B>(request: &Request<B>) -> Option<IpAddr> {
     Some(holder(from.ip()))
 }
 
-/// The messages of a call, stopped at the first that is announced as too large; or its answers, which keep
+/// The messages of a call, stopped at the first that is too large, has no room or is late; or its answers, which keep
 /// its place.
 pub struct GatedBody {
     body: Body,
@@ -83,36 +91,81 @@ pub struct GatedBody {
 }
 
 enum What {
-    Messages {
-        frame: Frame,
-        limit: MessageLimit,
-        counts: Arc<GateCounts>,
-    },
+    Asked(Asked),
     #[allow(dead_code)] // held until the answers are sent
-    Answer(Place),
+    Answer(Places),
+}
+
+/// The messages that a call is asked with, as they come.
+struct Asked {
+    frame: Frame,
+    limit: MessageLimit,
+    /// Places for the bytes of a message that waits for its rest.
+    gathered: Places,
+    /// The end of that wait.
+    late: Option<Pin<Box<Sleep>>>,
+    counts: Arc<GateCounts>,
+}
+
+impl Asked {
+    /// Lets a piece pass. A message that is whole with it waits no more.
+    fn pass(&mut self, piece: &[u8]) -> Result<(), Status> {
+        let bytes_max = self.limit.bytes_max;
+        let whole = self.frame.pass(piece, bytes_max).map_err(|bytes| {
+            self.counts.messages_too_large.count();
+            let why = format!("a message of {bytes} bytes, the limit of its method is {bytes_max}");
+            Status::out_of_range(why)
+        })?;
+        if whole > 0 {
+            self.counts.messages.add(whole);
+            self.gathered.hold(0);
+            self.late = None;
+        }
+        Ok(())
+    }
+
+    /// Gives up a message of which a part came, where that has no room, or the rest is not here in time. Asked when
+    /// nothing more is here: what comes in one piece, or without a wait, costs nothing, and nobody who reads a message
+    /// rests in the middle of it before this was asked. Refused at once: messages that waited for room would keep their
+    /// parts, and their connections' windows, from those that would give room back.
+    fn poll_given_up(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        let came = self.frame.came();
+        if came == 0 {
+            return Poll::Pending;
+        }
+        if !self.gathered.hold(came) {
+            self.counts.messages_without_room.count();
+            let why = "messages that came in part leave no room for this one: send it again, later";
+            return Poll::Ready(Failure::new(Code::Busy, why));
+        }
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(ARRIVAL_MAX)));
+        ready!(late.as_mut().poll(cx));
+        self.counts.messages_late.count();
+        let why =
+            format!("{came} bytes of a message came, and not its rest within {ARRIVAL_MAX:?}: send it again");
+        Poll::Ready(Failure::new(Code::Busy, why))
+    }
 }
 
 /// The position of a body in a sequence of messages.
 enum Frame {
     /// Within the head of a message: how many of its bytes came, and those of the length.
     Head(usize, [u8; 4]),
-    /// Within a message: bytes that are still to come.
-    Message(usize),
+    /// Within a message: bytes that came behind its head, and that are still to come.
+    Message(usize, usize),
 }
 
 impl Frame {
-    /// Returns how many messages begin in `data`. `Err`: the length of one that is too large.
+    /// Returns how many messages are whole with `data`. `Err`: the length of one that is too large.
     fn pass(&mut self, mut data: &[u8], bytes_max: usize) -> Result<u64, usize> {
-        let mut begun = 0;
+        let mut whole = 0;
         while data.has_remaining() {
             match self {
-                Frame::Message(left) => {
+                Frame::Message(came, left) => {
                     let passed = data.len().min(*left);
                     data.advance(passed);
+                    *came += passed;
                     *left -= passed;
-                    if *left == 0 {
-                        *self = Frame::Head(0, [0; 4]);
-                    }
                 }
                 Frame::Head(came, length) => {
                     let byte = data.get_u8();
@@ -123,16 +176,26 @@ impl Frame {
                     if *came < FRAME_HEAD_BYTES {
                         continue;
                     }
-                    begun += 1;
                     match u32::from_be_bytes(*length) as usize {
-                        0 => *self = Frame::Head(0, [0; 4]),
                         bytes if bytes > bytes_max => return Err(bytes),
-                        bytes => *self = Frame::Message(bytes),
+                        bytes => *self = Frame::Message(0, bytes),
                     }
                 }
             }
+            if let Frame::Message(_, 0) = self {
+                *self = Frame::Head(0, [0; 4]);
+                whole += 1;
+            }
         }
-        Ok(begun)
+        Ok(whole)
+    }
+
+    /// Bytes of the message that is not whole.
+    fn came(&self) -> usize {
+        match self {
+            Frame::Head(came, _) => *came,
+            Frame::Message(came, _) => FRAME_HEAD_BYTES + came,
+        }
     }
 }
 
@@ -144,22 +207,16 @@ impl HttpBody for GatedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
-        let polled = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let (Some(Ok(passed)), What::Messages { frame, limit, counts }) = (&polled, &mut self.what) else {
-            return Poll::Ready(polled);
-        };
-        if let Some(data) = passed.data_ref() {
-            match frame.pass(data, limit.bytes_max) {
-                Ok(begun) => counts.messages.add(begun),
-                Err(bytes) => {
-                    counts.messages_too_large.count();
-                    let max = limit.bytes_max;
-                    let why = format!("a message of {bytes} bytes, the limit of its method is {max}");
-                    return Poll::Ready(Some(Err(Status::out_of_range(why))));
-                }
-            }
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let What::Asked(asked) = &mut self.what else { return polled };
+        match &polled {
+            Poll::Pending => asked.poll_given_up(cx).map(|failure| Some(Err(failure.into()))),
+            Poll::Ready(Some(Ok(frame))) => match frame.data_ref().map_or(Ok(()), |data| asked.pass(data)) {
+                Ok(()) => polled,
+                Err(status) => Poll::Ready(Some(Err(status))),
+            },
+            Poll::Ready(_) => polled,
         }
-        Poll::Ready(polled)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -174,11 +231,54 @@ impl HttpBody for GatedBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::GateOptions;
+    use futures::channel::mpsc;
+    use futures::stream::{self, Stream, StreamExt};
+    use http_body_util::{BodyExt, StreamBody};
+    use proto::MESSAGE_BYTES_MAX;
+    use std::convert::Infallible;
+    use tokio::time::Instant;
+    use tower::service_fn;
+
+    const DEADLINE: Duration = Duration::from_secs(7200);
+
+    fn head(bytes: usize) -> Vec<u8> {
+        [&[0][..], &(bytes as u32).to_be_bytes()].concat()
+    }
+
+    /// What the service of a call from an address reads, if these pieces come.
+    fn asked(gate: &Gate, from: &str, pieces: impl Stream<Item = Bytes> + Send + 'static) -> Body {
+        let pieces = pieces.map(|piece| Ok::<_, Status>(http_body::Frame::data(piece)));
+        let mut request = Request::new(Body::new(StreamBody::new(pieces)));
+        *request.uri_mut() = proto::messages::APPEND.parse().unwrap();
+        let remote_addr = Some(format!("{from}:1").parse().unwrap());
+        request.extensions_mut().insert(TcpConnectInfo { local_addr: None, remote_addr });
+        let mut echo = gate.layer(service_fn(async |request: Request<Body>| {
+            Ok::<_, Infallible>(Response::new(request.into_body()))
+        }));
+        echo.call(request).now_or_never().unwrap().unwrap().into_body()
+    }
+
+    /// Reads what is here; answers why no more is read.
+    fn refused(body: &mut Body) -> Option<Failure> {
+        while let Some(frame) = body.frame().now_or_never() {
+            if let Err(status) = frame.expect("more may come") {
+                return Some(status.into());
+            }
+        }
+        None
+    }
+
+    /// Reads to the end.
+    async fn read(body: Body) -> Result<Bytes, Failure> {
+        let read = tokio::time::timeout(DEADLINE, body.collect()).await.expect("an end");
+        read.map(|read| read.to_bytes()).map_err(Failure::from)
+    }
 
     /// Bodies come cut anywhere.
     #[test]
     fn lengths_are_found_wherever_a_body_is_cut() {
-        let message = |bytes: u32| [&[0][..], &bytes.to_be_bytes(), &vec![7; bytes as usize]].concat();
+        let message = |bytes: usize| [head(bytes), vec![7; bytes]].concat();
         let body = [message(3), message(0), message(100), message(99), message(101)].concat();
         for cut in 1..body.len() {
             let mut frame = Frame::Head(0, [0; 4]);
@@ -186,7 +286,94 @@ mod tests {
             assert_eq!(passed, Err(101), "in pieces of {cut}");
             let mut frame = Frame::Head(0, [0; 4]);
             let passed: Result<u64, usize> = body.chunks(cut).map(|data| frame.pass(data, 101)).sum();
-            assert_eq!(passed, Ok(5), "messages in pieces of {cut}");
+            assert_eq!((passed, frame.came()), (Ok(5), 0), "messages in pieces of {cut}");
+            let mut frame = Frame::Head(0, [0; 4]);
+            assert_eq!(
+                (frame.pass(&body[..cut.min(8)], 101), frame.came()),
+                (Ok(u64::from(cut >= 8)), cut.min(8) % 8)
+            );
         }
+    }
+
+    /// Twenty-five of them took half a GiB, a thousand a machine.
+    #[tokio::test]
+    async fn of_half_sent_messages_an_address_has_its_share_and_others_theirs() {
+        let gate = Gate::new(GateOptions::default());
+        let most = Bytes::from(vec![0; MESSAGE_BYTES_MAX - 1]);
+        let send = |from: &str| {
+            let pieces = [head(MESSAGE_BYTES_MAX).into(), most.clone()];
+            let mut body = asked(&gate, from, stream::iter(pieces).chain(stream::pending()));
+            refused(&mut body).map_or(Ok(body), Err)
+        };
+        let mut first: Vec<Body> = (0..10).map(|_| send("10.0.0.1").unwrap()).collect();
+        let failure = send("10.0.0.1").unwrap_err();
+        assert_eq!((failure.code, failure.retry), (Code::Busy, proto::Retry::Here), "{failure}");
+        let second: Vec<Body> = (0..10).map(|_| send("10.0.0.2").unwrap()).collect();
+        let third = send("10.0.0.3").unwrap();
+        assert!(send("10.0.0.3").is_err(), "of all");
+        assert_eq!(gate.counts().messages_without_room.get(), 2);
+        first.pop();
+        assert!(send("10.0.0.1").is_ok(), "what is dropped leaves its room");
+        drop((first, second, third));
+        assert!((0..10).map(|_| send("10.0.0.3")).collect::<Vec<_>>().iter().all(Result::is_ok));
+    }
+
+    #[tokio::test]
+    async fn a_message_leaves_its_room_when_it_is_whole_and_the_next_takes_its_own() {
+        let gate = Gate::new(GateOptions { gathered_bytes_max: 1000, ..GateOptions::default() });
+        let open = || {
+            let (pieces, came) = mpsc::unbounded::<Vec<u8>>();
+            (pieces, asked(&gate, "10.0.0.1", came.map(Bytes::from)))
+        };
+        let ((to_one, mut one), (to_other, mut other)) = (open(), open());
+        to_one.unbounded_send([head(900), vec![7; 895]].concat()).unwrap();
+        assert_eq!(refused(&mut one), None);
+        to_other.unbounded_send(head(1000)).unwrap();
+        // It is whole, and of the next one 95 bytes came.
+        to_one.unbounded_send([vec![7; 5], head(900), vec![7; 90]].concat()).unwrap();
+        assert_eq!((refused(&mut one), refused(&mut other)), (None, None));
+        to_other.unbounded_send(vec![7; 900]).unwrap();
+        assert_eq!(refused(&mut other), None, "905 bytes and 95");
+        to_one.unbounded_send(vec![7]).unwrap();
+        assert_eq!(refused(&mut one).map(|failure| failure.code), Some(Code::Busy));
+        drop(one);
+        to_other.unbounded_send(vec![7; 95]).unwrap();
+        assert_eq!(refused(&mut other), None, "1000 bytes");
+    }
+
+    #[tokio::test]
+    async fn a_message_that_nobody_waits_for_needs_no_room() {
+        let gate = Gate::new(GateOptions { gathered_bytes_max: 0, ..GateOptions::default() });
+        let whole = [head(100_000), vec![7; 100_000], head(0)].concat();
+        let pieces = [whole.clone().into(), head(100_000).into(), vec![7; 100_000].into(), whole.into()];
+        let read = read(asked(&gate, "10.0.0.1", stream::iter(pieces))).await.unwrap();
+        assert_eq!((read.len(), gate.counts().messages.get()), (3 * 100_005 + 2 * 5, 5));
+    }
+
+    /// A byte each second, each with its second before it.
+    fn dripping(bytes: Vec<u8>) -> impl Stream<Item = Bytes> + Send {
+        stream::iter(bytes).then(|byte| async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Bytes::from(vec![byte])
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_has_a_minute_from_its_first_byte_on_and_a_call_all_the_time() {
+        let gate = Gate::new(GateOptions::default());
+        let message = [head(55), vec![7; 55]].concat();
+        let idle = stream::once(tokio::time::sleep(Duration::from_secs(3600)).map(|()| Bytes::new()));
+        let pieces =
+            dripping([message.clone(), message.clone()].concat()).chain(idle).chain(dripping(message));
+        assert_eq!(read(asked(&gate, "10.0.0.1", pieces)).await.unwrap().len(), 3 * 60);
+
+        let begun = Instant::now();
+        let slow = dripping([head(57), vec![7; 57]].concat());
+        let late = read(asked(&gate, "10.0.0.1", slow)).await.unwrap_err();
+        assert_eq!((late.code, begun.elapsed().as_secs()), (Code::Busy, 61), "{late}");
+        let silent = stream::iter([head(57).into()]).chain(stream::pending());
+        let late = read(asked(&gate, "10.0.0.1", silent)).await.unwrap_err();
+        assert_eq!((late.code, begun.elapsed().as_secs()), (Code::Busy, 121), "{late}");
+        assert_eq!(gate.counts().messages_late.get(), 2);
     }
 }

@@ -1,5 +1,5 @@
-//! The door of a process's gRPC port: how many connections and calls one address may have, and how large a
-//! message may be, before anything of it is gathered in memory. Who they come from is known by the address
+//! The door of a process's gRPC port: how many connections and calls one address may have, how large a message may be,
+//! before anything of it is gathered in memory, and how much may be gathered. Who they come from is known by the address
 //! alone; docs/security.md.
 
 mod connection;
@@ -7,6 +7,8 @@ mod counts;
 mod incoming;
 mod message;
 mod share;
+#[cfg(test)]
+mod tests;
 
 pub use connection::GateConnection;
 pub use counts::GateCounts;
@@ -43,6 +45,12 @@ pub struct GateOptions {
     pub calls_max: usize,
     /// Calls under way from one address: two streams for each group that two processes share, and short ones.
     pub calls_per_address_max: usize,
+    /// Bytes of messages of which a part came and the rest is waited for, in all: 512 MiB, as much as idle calls may
+    /// cost, or 21 of the largest messages, 24 MiB. As a rule there are none.
+    pub gathered_bytes_max: usize,
+    /// The same from one address: half, so that who sends no rest leaves the other half to others. A node that sends
+    /// another 4 MiB for each of 64 groups at once has that, or one that sends ten messages of 24 MiB.
+    pub gathered_bytes_per_address_max: usize,
 }
 
 impl Default for GateOptions {
@@ -52,6 +60,8 @@ impl Default for GateOptions {
             connections_per_address_max: 512,
             calls_max: 32_768,
             calls_per_address_max: 8192,
+            gathered_bytes_max: 512 << 20,
+            gathered_bytes_per_address_max: 256 << 20,
         }
     }
 }
@@ -76,14 +86,17 @@ pub async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Outp
 pub struct Gate {
     connections: Arc<Shares>,
     calls: Arc<Shares>,
+    gathered: Arc<Shares>,
     counts: Arc<GateCounts>,
 }
 
 impl Gate {
     pub fn new(options: GateOptions) -> Gate {
+        let shares = |all_max, each_max| Arc::new(Shares::new(all_max, each_max));
         Gate {
-            connections: Arc::new(Shares::new(options.connections_max, options.connections_per_address_max)),
-            calls: Arc::new(Shares::new(options.calls_max, options.calls_per_address_max)),
+            connections: shares(options.connections_max, options.connections_per_address_max),
+            calls: shares(options.calls_max, options.calls_per_address_max),
+            gathered: shares(options.gathered_bytes_max, options.gathered_bytes_per_address_max),
             counts: Arc::default(),
         }
     }

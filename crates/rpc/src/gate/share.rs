@@ -1,9 +1,8 @@
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-/// Places of which each address may have some.
+/// Places, each of a connection, a call or a byte, of which an address may have some.
 pub(super) struct Shares {
     all_max: usize,
     each_max: usize,
@@ -17,10 +16,11 @@ struct Taken {
     each: HashMap<IpAddr, usize>,
 }
 
-/// A place; given back when it is dropped.
-pub(super) struct Place {
+/// Places that are taken; given back when this is dropped.
+pub(super) struct Places {
     shares: Arc<Shares>,
     address: Option<IpAddr>,
+    count: usize,
 }
 
 /// Whose share an address takes: one machine may come as IPv4 and as IPv4 within IPv6; of IPv6 proper it has a whole
@@ -37,35 +37,48 @@ impl Shares {
         Shares { all_max, each_max, taken: Mutex::default() }
     }
 
-    /// `None`: there is none left, for all or for this [`holder`]. Without one there is no share of it.
-    pub(super) fn take(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
-        let mut taken = self.taken.lock().expect("no holder panics");
-        if taken.all >= self.all_max {
-            return None;
-        }
-        if let Some(address) = address {
-            let each = taken.each.entry(address).or_insert(0);
-            if *each >= self.each_max {
-                return None;
-            }
-            *each += 1;
-        }
-        taken.all += 1;
-        Some(Place { shares: self.clone(), address })
+    /// One place. `None`: there is none left, for all or for this [`holder`]. Without one there is no share of it.
+    pub(super) fn take(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Places> {
+        let mut places = self.none(address);
+        places.hold(1).then_some(places)
+    }
+
+    /// No places yet, to [`Places::hold`] some later.
+    pub(super) fn none(self: &Arc<Self>, address: Option<IpAddr>) -> Places {
+        Places { shares: self.clone(), address, count: 0 }
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.shares.taken.lock().expect("no holder panics");
-        taken.all -= 1;
-        let Some(address) = self.address else { return };
-        if let Entry::Occupied(mut each) = taken.each.entry(address) {
-            *each.get_mut() -= 1;
-            if *each.get() == 0 {
-                each.remove();
-            }
+impl Places {
+    /// Takes places, or gives some back, until there are `count`. False: so many more are not left, and none was taken.
+    pub(super) fn hold(&mut self, count: usize) -> bool {
+        if count == self.count {
+            return true;
         }
+        let mut taken = self.shares.taken.lock().expect("no holder panics");
+        let all = taken.all - self.count + count;
+        let each = self.address.map(|address| {
+            let each = taken.each.get(&address).map_or(0, |each| *each);
+            (address, each - self.count + count)
+        });
+        let is_room = all <= self.shares.all_max && each.is_none_or(|(_, each)| each <= self.shares.each_max);
+        if count > self.count && !is_room {
+            return false;
+        }
+        taken.all = all;
+        match each {
+            Some((address, 0)) => drop(taken.each.remove(&address)),
+            Some((address, each)) => drop(taken.each.insert(address, each)),
+            None => {}
+        }
+        self.count = count;
+        true
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        self.hold(0);
     }
 }
 
@@ -87,5 +100,21 @@ mod tests {
         assert!(of("10.0.0.1").is_some() && shares.take(None).is_some());
         drop((second, third));
         assert!(shares.taken.lock().unwrap().each.is_empty(), "addresses are forgotten");
+    }
+    #[test]
+    fn places_that_are_not_left_are_not_taken_in_part() {
+        let shares = Arc::new(Shares::new(100, 60));
+        let of = |text: &str| shares.none(Some(text.parse().expect("an address")));
+        let (mut first, mut beside, mut other) = (of("10.0.0.1"), of("10.0.0.1"), of("10.0.0.2"));
+        assert!(first.hold(50) && beside.hold(10) && !beside.hold(11) && !first.hold(51));
+        assert!(other.hold(40) && !other.hold(41), "of all");
+        assert!(first.hold(20) && other.hold(60) && !other.hold(61), "of its own");
+        assert!(shares.none(None).hold(10));
+        assert!(!shares.none(None).hold(11));
+        drop((first, beside));
+        assert!(!of("10.0.0.3").hold(61));
+        assert_eq!(shares.taken.lock().unwrap().each.len(), 1, "who has none is forgotten");
+        assert!(other.hold(0) && shares.taken.lock().unwrap().each.is_empty());
+        assert_eq!(shares.taken.lock().unwrap().all, 0);
     }
 }

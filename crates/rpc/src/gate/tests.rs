@@ -1,0 +1,107 @@
+//! What the gate does with calls over HTTP/2; frames have theirs.
+
+use super::{Gate, GateOptions};
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt};
+use http_body_util::{BodyExt, StreamBody};
+use hyper_util::rt::TokioIo;
+use proto::{Code, Failure};
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::codegen::http::{Request, Response};
+use tonic::server::NamedService;
+use tonic::service::Routes;
+use tonic::transport::{Channel, Endpoint};
+use tower::{ServiceExt, service_fn};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A service that reads all that it is asked with, and says how that went.
+#[derive(Clone)]
+struct Reads;
+
+impl NamedService for Reads {
+    const NAME: &'static str = "reads.Reads";
+}
+
+impl Service<Request<Body>> for Reads {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        async move {
+            let read = request.into_body().collect().await;
+            Ok(read.err().unwrap_or_else(|| Status::ok("")).into_http())
+        }
+        .boxed()
+    }
+}
+
+/// A connection within the process to a server behind `gate`.
+async fn connected(gate: &Gate) -> Channel {
+    let (ours, theirs) = tokio::io::duplex(1 << 20);
+    let incoming = stream::iter([Ok::<_, std::io::Error>(theirs)]).chain(stream::pending());
+    let serving = gate.server().add_routes(Routes::new(Reads)).serve_with_incoming(incoming);
+    tokio::spawn(serving);
+    let mut ours = Some(TokioIo::new(ours));
+    let connect =
+        move |_| std::future::ready(ours.take().ok_or(Status::unavailable("one connection is made")));
+    Endpoint::from_static("http://within").connect_with_connector(service_fn(connect)).await.unwrap()
+}
+
+/// Asks with a message whose last byte comes when that is said.
+async fn ask(channel: Channel, bytes: usize, last: oneshot::Receiver<()>) -> Result<(), Failure> {
+    let most = [&[0][..], &(bytes as u32).to_be_bytes(), &vec![7; bytes - 1]].concat();
+    let last = stream::once(last).map(|_| Bytes::from_static(&[7]));
+    let pieces = stream::iter([Bytes::from(most)])
+        .chain(last)
+        .map(|piece| Ok::<_, Status>(http_body::Frame::data(piece)));
+    let body = Body::new(StreamBody::new(pieces));
+    let asking = channel.oneshot(Request::post("/reads.Reads/Read").body(body).unwrap());
+    let answer = tokio::time::timeout(DEADLINE, asking).await.expect("an answer").unwrap();
+    let status = Status::from_header_map(answer.headers()).unwrap();
+    if status.code() == tonic::Code::Ok { Ok(()) } else { Err(status.into()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_sent_messages_have_their_room_and_their_time_over_http2() {
+    let gate = Gate::new(GateOptions { gathered_bytes_max: 100_000, ..GateOptions::default() });
+    let channel = connected(&gate).await;
+    let begun = Instant::now();
+    let (says_last, asks): (Vec<_>, Vec<_>) = (0..3)
+        .map(|_| {
+            let (say_last, last) = oneshot::channel();
+            (say_last, ask(channel.clone(), 45_000, last).boxed())
+        })
+        .unzip();
+    let (refused, _, asks) = futures::future::select_all(asks).await;
+    let refused = refused.unwrap_err();
+    assert_eq!((refused.code, begun.elapsed().as_secs()), (Code::Busy, 0), "{refused}");
+    assert_eq!(gate.counts().messages_without_room.get(), 1);
+    let late = futures::future::join_all(asks).await;
+    assert!(late.iter().all(|late| late.as_ref().is_err_and(|late| late.code == Code::Busy)), "{late:?}");
+    assert_eq!((begun.elapsed().as_secs(), gate.counts().messages_late.get()), (60, 2));
+    drop(says_last);
+
+    // Their room is free, and the connection goes on.
+    let (say_last, last) = oneshot::channel();
+    let whole = ask(channel, 60_000, last);
+    let say = async {
+        tokio::time::sleep(Duration::from_secs(59)).await;
+        say_last.send(()).unwrap();
+    };
+    assert_eq!(futures::future::join(whole, say).await.0, Ok(()));
+}
