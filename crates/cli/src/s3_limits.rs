@@ -7,6 +7,10 @@ use std::time::Duration;
 /// Requests of S3 that a gateway works for at once. Their data has a limit of its own, `s3_memory_bytes`.
 const REQUESTS_MAX: usize = 1024;
 
+/// Memory for each transfer that may be slow. It has a large piece and its window (1.3 MiB) while half of the memory is
+/// free, and a small one (132 KiB) after that: so many have five eighths of it at most, and the rest is the others'.
+const BYTES_FOR_SLOW: usize = 768 << 10;
+
 /// Limits of a gateway for its clients. Those without an option are in [`Limits`].
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct S3Limits {
@@ -65,6 +69,7 @@ impl S3Limits {
             idle_max: self.s3_idle_max,
             transfer_idle_max: self.s3_transfer_idle_max,
             bytes_per_second_min: self.s3_bytes_per_second_min,
+            slow_max: Limits::default().slow_max.min(self.s3_memory_bytes / BYTES_FOR_SLOW),
             ..Limits::default()
         }
     }

@@ -54,7 +54,8 @@ pub(crate) struct Place {
     addresses: Arc<Addresses>,
     address: IpAddr,
     number: u64,
-    slow: bool,
+    /// Its transfers that wait for the client.
+    slow: usize,
     idle_since: Option<Instant>,
     displaced: CancellationToken,
 }
@@ -84,7 +85,7 @@ impl Addresses {
             of.idle.insert((now, number), displaced.clone());
         });
         let addresses = self.clone();
-        Ok(Place { addresses, address, number, slow: false, idle_since: Some(now), displaced })
+        Ok(Place { addresses, address, number, slow: 0, idle_since: Some(now), displaced })
     }
 }
 
@@ -152,54 +153,42 @@ impl Place {
         self.idle_since = since;
     }
 
-    pub(crate) fn is_slow(&self) -> bool {
+    pub(crate) fn slow(&self) -> usize {
         self.slow
     }
 
-    pub(crate) fn set_slow(&mut self, slow: bool) {
+    pub(crate) fn set_slow(&mut self, slow: usize) {
         if self.slow == slow {
             return;
         }
-        self.slow = slow;
         let mut open = self.addresses.open.lock().expect("no holder panics");
-        match slow {
-            true => {
-                open.slow += 1;
-                *open.slow_of.entry(self.address).or_default() += 1;
-            }
-            false => {
-                open.slow -= 1;
-                take_one(&mut open.slow_of, self.address);
-            }
+        open.slow = open.slow + slow - self.slow;
+        let of_address = open.slow_of.entry(self.address).or_default();
+        *of_address = *of_address + slow - self.slow;
+        if *of_address == 0 {
+            open.slow_of.remove(&self.address);
         }
+        self.slow = slow;
     }
 
-    /// Whether there are more slow ones than `max`, and its address has its share of them or more: where one
-    /// has them all, the others' stay.
+    /// Whether there are more slow transfers than `max`, some of them its own, and its address has its share of them
+    /// or more: where one has them all, the others' stay.
     pub(crate) fn crowds(&self, max: usize) -> bool {
         let open = self.addresses.open.lock().expect("no holder panics");
         let of_address = open.slow_of.get(&self.address).copied().unwrap_or(0);
-        self.slow && open.slow > max && of_address * open.slow_of.len() >= open.slow
+        self.slow > 0 && open.slow > max && of_address * open.slow_of.len() >= open.slow
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.set_slow(false);
+        self.set_slow(0);
         self.set_idle(None);
         let mut open = self.addresses.open.lock().expect("no holder panics");
         if !self.displaced.is_cancelled() {
             open.all -= 1;
             open.change(self.address, |of| of.open -= 1);
         }
-    }
-}
-
-fn take_one(counts: &mut HashMap<IpAddr, usize>, address: IpAddr) {
-    let count = counts.get_mut(&address).expect("what is taken was counted");
-    *count -= 1;
-    if *count == 0 {
-        counts.remove(&address);
     }
 }
 
@@ -308,7 +297,7 @@ mod tests {
         let of = taker(&addresses);
         let slow = |text: &str| {
             let mut place = of(text).unwrap();
-            place.set_slow(true);
+            place.set_slow(1);
             place
         };
         let other = slow("10.0.0.2");
@@ -317,6 +306,8 @@ mod tests {
         assert!(crowd.iter().all(|slow| slow.crowds(3)) && !other.crowds(3));
         crowd.pop();
         assert!(!crowd[0].crowds(3));
+        crowd[0].set_slow(2);
+        assert!(crowd[0].crowds(3), "a connection may have several");
         crowd.clear();
         drop(other);
         let open = addresses.open.lock().unwrap();

@@ -6,7 +6,7 @@ const CONNECTIONS: Metric = Metric { name: "flotilla_http_connections", help: "C
 const CONNECTIONS_MAX: Metric =
     Metric { name: "flotilla_http_connections_max", help: "Connections that may be open at once." };
 const SLOW: Metric =
-    Metric { name: "flotilla_http_connections_slow", help: "Connections whose clients let us wait." };
+    Metric { name: "flotilla_http_transfers_slow", help: "Answers and bodies whose clients let us wait." };
 const ACCEPTED: Metric =
     Metric { name: "flotilla_http_connections_accepted_total", help: "Connections accepted." };
 const REFUSED: Metric = Metric {
@@ -72,6 +72,10 @@ impl Level {
 
     pub(crate) fn down(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn change(&self, from: usize, to: usize) {
+        self.0.fetch_add((to as u64).wrapping_sub(from as u64), Ordering::Relaxed);
     }
 
     pub(crate) fn set(&self, value: usize) {

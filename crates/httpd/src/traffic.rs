@@ -191,14 +191,8 @@ impl Traffic {
     }
 
     fn look_whether_slow(&self, state: &mut State, now: Instant) -> Result<(), End> {
-        let answers = state.answers.values().filter_map(Pace::waiting_since);
-        let waiting = answers.chain(state.output.waiting_since()).chain(state.bodies.values().copied());
-        let slow = waiting.min().is_some_and(|since| now >= since + Limits::SLOW_AFTER);
-        match (state.place.is_slow(), slow) {
-            (false, true) => self.counters.slow.up(),
-            (true, false) => self.counters.slow.down(),
-            (false, false) | (true, true) => {}
-        }
+        let slow = state.slow_transfers(now);
+        self.counters.slow.change(state.place.slow(), slow);
         state.place.set_slow(slow);
         match state.place.crowds(self.limits.slow_max) {
             true => Err(End::Crowded),
@@ -316,11 +310,20 @@ impl State {
     }
 }
 
+impl State {
+    /// Answers and bodies for which the client is waited for too long. What is left of the last answer is in the
+    /// stream alone.
+    fn slow_transfers(&self, now: Instant) -> usize {
+        let is_long = |since: &Instant| now >= *since + Limits::SLOW_AFTER;
+        let answers = self.answers.values().filter_map(Pace::waiting_since).filter(is_long).count();
+        let in_stream = self.output.waiting_since().filter(is_long).iter().count();
+        answers.max(in_stream) + self.bodies.values().filter(|since| is_long(since)).count()
+    }
+}
+
 impl Drop for Traffic {
     fn drop(&mut self) {
-        if self.state().place.is_slow() {
-            self.counters.slow.down();
-        }
+        self.counters.slow.change(self.state().place.slow(), 0);
     }
 }
 

@@ -100,5 +100,5 @@ async fn too_many_slow_clients_are_let_go_sooner() {
     }
     server.wait_until("all but three are gone", |server| server.closed("crowded") == 7).await;
     assert_eq!(server.of_port("connections"), 3);
-    assert_eq!(server.of_port("connections_slow"), 3);
+    assert_eq!(server.of_port("transfers_slow"), 3);
 }
