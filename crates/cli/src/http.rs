@@ -12,7 +12,7 @@ use anyhow::Context;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::future::BoxFuture;
 use httpd::{Counters, Limits, Plain, Port, RequestId};
@@ -178,10 +178,12 @@ fn document(_code: &str, message: &str, _id: RequestId) -> (&'static str, String
     ("text/plain; charset=utf-8", format!("{message}\n"))
 }
 
-async fn metrics(State(watched): State<Arc<Watched>>) -> impl IntoResponse {
+async fn metrics(State(watched): State<Arc<Watched>>) -> Response {
     let shown = watched.clone();
-    let page = watched.metrics.get(move || shown.metrics_page()).await;
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page)
+    match watched.metrics.get(move || shown.metrics_page()).await {
+        Some(page) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 /// 200 when all roles can do their work, else 503; the text says which cannot, and why.

@@ -108,8 +108,13 @@ impl Memory {
             taken
         });
         let all = u32::try_from(each.iter().sum::<usize>()).expect("the memory has no more units");
-        let room = tokio::time::timeout(wait, self.free.clone().acquire_many_owned(all)).await;
-        let mut room = room.map_err(|_| self.refuse())?.expect("it is never closed");
+        let mut room = match self.free.clone().try_acquire_many_owned(all) {
+            Ok(room) => room,
+            Err(_) => {
+                let room = tokio::time::timeout(wait, self.free.clone().acquire_many_owned(all)).await;
+                room.map_err(|_| self.refuse())?.expect("it is never closed")
+            }
+        };
         Ok(each.map(|units| Room(room.split(units).expect("the sum is there"))))
     }
 

@@ -18,7 +18,7 @@
 
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::container_reader::{ContainerReader, Reading};
+use crate::container_reader::{ContainerReader, Contents, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
 use crate::index::machine::PipelineMachine;
@@ -26,6 +26,7 @@ use crate::index::records::{ContainerRecord, ContainerState};
 use crate::index_age::containers_without_row;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::pipeline::PipelineOrder;
+use crate::verdict::condemns;
 use anyhow::{Context, ensure};
 use raft::{RaftHost, Replay, ReplicaRecord, StateMachine};
 use raftlog::{EntryMeta, Log, LogState, OpenError, ReadError, owner_files};
@@ -218,58 +219,68 @@ impl Retired {
             .await
     }
 
-    /// Quasi-closes the container that is still open. Its file comes first: whoever reads the container
-    /// because the index says that it is over looks for where it ends, and takes it for damaged when nothing
-    /// says so.
+    /// Quasi-closes the container that is still open, once all that ended without the group was read. Its file comes
+    /// first: whoever reads the container because the index says that it is over looks for where it ends, and takes
+    /// it for damaged when nothing says so.
     async fn note_last(&self, log: &Log, last: LogId, machine: PipelineMachine) -> anyhow::Result<()> {
-        let mut unsure = self.quasi_closed().await?;
-        let open = machine.still_open();
-        let mut last_in_open = None;
-        if let Some(open) = open {
-            let metas =
-                log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
-            let meta = metas.first().context("the log's last entry is purged")?;
-            // After a roll nothing is in it yet.
-            last_in_open = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
-            unsure.extend(last_in_open.map(|_| open));
+        for (container, last) in self.unconfirmed_rolls().await? {
+            self.check_records(container, last).await?;
         }
-        for container in unsure {
-            self.check_records(container).await?;
+        let Some(open) = machine.still_open() else { return Ok(()) };
+        let metas =
+            log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
+        let meta = metas.first().context("the log's last entry is purged")?;
+        // After a roll nothing is in it yet.
+        let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
+        if let Some(last) = last {
+            self.check_records(open, last).await?;
         }
-        let Some(open) = open else { return Ok(()) };
-        let committed = machine.known_committed();
-        let end = ContainerEnd { state: ContainerState::QuasiClosed, last: last_in_open, committed };
+        let end =
+            ContainerEnd { state: ContainerState::QuasiClosed, last, committed: machine.known_committed() };
         let _ending = self.disk.ending.lock().await;
         end.write(&**self.disk.space.disk(), open).await?;
         self.disk.index.with(move |index| index.set_end(open, end)).await
     }
 
-    /// Those that a roll ended which is not known to be committed.
-    async fn quasi_closed(&self) -> anyhow::Result<Vec<ContainerId>> {
+    /// Containers that a roll ended which is not known to be committed, and their last records. One whose end is
+    /// written down beside it was read before that.
+    async fn unconfirmed_rolls(&self) -> anyhow::Result<Vec<(ContainerId, LogId)>> {
         let pipeline = self.order.pipeline;
-        let containers = self.disk.index.with(move |index| index.containers()).await?;
-        let is_of_it = |record: &ContainerRecord| {
-            record.pipeline == pipeline && record.state == ContainerState::QuasiClosed
-        };
-        let quasi_closed = containers.into_iter().filter(|(_, record)| is_of_it(record));
-        Ok(quasi_closed.map(|(container, _)| container).collect())
+        let mut unread = Vec::new();
+        for (container, record) in self.disk.index.with(move |index| index.containers()).await? {
+            let ContainerRecord { state, last, committed, .. } = record;
+            if record.pipeline != pipeline || state != ContainerState::QuasiClosed {
+                continue;
+            }
+            let end = ContainerEnd { state, last, committed };
+            if ContainerEnd::read(&**self.disk.space.disk(), container).await? != Some(end) {
+                unread.extend(last.map(|last| (container, last)));
+            }
+        }
+        Ok(unread)
     }
 
-    /// Reads all that is in the container before its replica says how it ended: SCM takes the end of the
-    /// member whose log is longest, and nobody could make a copy of one that is damaged. What the log knows to
-    /// be durable is not read when it is opened.
-    async fn check_records(&self, container: ContainerId) -> anyhow::Result<()> {
-        let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
+    /// Reads all that is in the container, to its last record, before its replica says how it ended: SCM takes the
+    /// end of the member whose log is longest, and nobody could make a copy of one that is damaged. What the log
+    /// knows to be durable is not read when it is opened.
+    async fn check_records(&self, container: ContainerId, last: LogId) -> anyhow::Result<()> {
         let read = async {
+            let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
             while let Some(record) = reader.next().await? {
                 reader.check_body(&record).await?;
             }
-            anyhow::Ok(())
+            let Contents { last: read_to, end, .. } = reader.contents();
+            ensure!(
+                *read_to == Some(last),
+                "it is to have {last:?}, and breaks off after {read_to:?}: {end:?}"
+            );
+            Ok(())
         };
         match read.await {
-            Err(failure) if failure.downcast_ref().is_some_and(ReadError::condemns) => {
-                self.disk.mark_unhealthy(container, failure.to_string()).await;
-                Ok(())
+            Err(failure) if condemns(&failure) => {
+                self.disk.mark_unhealthy(container, format!("{failure:#}")).await;
+                // Before its end is written down: it is not read again then.
+                self.disk.index.with(move |index| index.flush()).await
             }
             read => read.with_context(|| format!("read container {container}")),
         }

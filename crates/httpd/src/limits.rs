@@ -9,8 +9,8 @@ pub struct Limits {
     /// Connections at once. One more is let in for an idle one, which is closed; where none is idle, it is
     /// answered with 503. An idle one costs about 20 KiB and a file descriptor: 330 MiB.
     pub connections_max: usize,
-    /// Connections of one address, so that one machine cannot take them all; a proxy in front of many clients
-    /// needs more. What counts is [`Limits::connections_of_address_max`].
+    /// Connections of one address, so that one machine cannot take them all; at most a quarter of all
+    /// ([`Limits::connections_of_address_max`]), so a proxy in front of many clients needs more of all.
     pub connections_per_address_max: usize,
     /// Request line and headers of a request; more are answered with 431. AWS takes 8 KiB of headers, and a
     /// presigned URL may be as long.

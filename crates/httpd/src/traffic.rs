@@ -290,6 +290,15 @@ impl Traffic {
 }
 
 impl State {
+    /// Answers and bodies for which the client is waited for too long. What is left of the last answer is in the
+    /// stream alone.
+    fn slow_transfers(&self, now: Instant) -> usize {
+        let is_long = |since: &Instant| now >= *since + Limits::SLOW_AFTER;
+        let answers = self.answers.values().filter_map(Pace::waiting_since).filter(is_long).count();
+        let in_stream = self.output.waiting_since().filter(is_long).iter().count();
+        answers.max(in_stream) + self.bodies.values().filter(|since| is_long(since)).count()
+    }
+
     /// The moment since which the rest of a head is waited for, on HTTP/2 also while other requests are under
     /// way.
     fn head_since(&self) -> Option<Instant> {
@@ -307,17 +316,6 @@ impl State {
         if is_idle && now >= self.idle_since + ANSWER_END_MAX {
             self.place.set_idle(Some(self.idle_since));
         }
-    }
-}
-
-impl State {
-    /// Answers and bodies for which the client is waited for too long. What is left of the last answer is in the
-    /// stream alone.
-    fn slow_transfers(&self, now: Instant) -> usize {
-        let is_long = |since: &Instant| now >= *since + Limits::SLOW_AFTER;
-        let answers = self.answers.values().filter_map(Pace::waiting_since).filter(is_long).count();
-        let in_stream = self.output.waiting_since().filter(is_long).iter().count();
-        answers.max(in_stream) + self.bodies.values().filter(|since| is_long(since)).count()
     }
 }
 

@@ -9,6 +9,9 @@ pub enum OpenError {
     Inconsistent { log: u64, why: String },
     #[error("log {log}: {source}")]
     Io { log: u64, source: std::io::Error },
+    /// What its files have does not come back.
+    #[error("log {log}: it cannot be read: {source}")]
+    Unreadable { log: u64, source: std::io::Error },
 }
 
 /// The reasons why an append, or another change, was refused or lost. After [`AppendError::Poisoned`] the log
@@ -48,7 +51,8 @@ impl OpenError {
     pub fn condemns(&self) -> bool {
         match self {
             OpenError::Damaged { .. } | OpenError::Inconsistent { .. } => true,
-            OpenError::Io { source, .. } => ReadFault::of(source) == ReadFault::Medium,
+            OpenError::Unreadable { source, .. } => ReadFault::of(source) == ReadFault::Medium,
+            OpenError::Io { .. } => false,
         }
     }
 }

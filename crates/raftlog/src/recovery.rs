@@ -102,7 +102,7 @@ impl Recovery<'_> {
         };
         let file = file.map_err(|e| self.io(e))?;
         file.settle().await.map_err(|e| self.io(e))?;
-        let opened = HardStateFile::open(file).await.map_err(|e| self.io(e))?;
+        let opened = HardStateFile::open(file).await.map_err(|e| self.unreadable(e))?;
         let Some((hard_state, record)) = opened else {
             let why = "neither slot holds a whole hard state".to_owned();
             return Err(OpenError::Damaged { log: self.spec.log, file: path, offset: 0, why });
@@ -231,7 +231,7 @@ impl Recovery<'_> {
             match self.next_record(&mut reader, record, chain).await {
                 Ok(()) => {}
                 Err(ScanError::Bad(end)) => break end,
-                Err(ScanError::Io(error)) => return Err(self.io(error)),
+                Err(ScanError::Io(error)) => return Err(self.unreadable(error)),
             }
         };
         let Some(next) = self.first_head(chain.tail.next_segment()).await? else { return Ok(false) };
@@ -279,7 +279,7 @@ impl Recovery<'_> {
         let Some(last) = records.last() else { return Ok(()) };
         let roll_to = match self.confirm(reader, last).await {
             Ok(roll_to) => roll_to,
-            Err(ScanError::Io(error)) => return Err(self.io(error)),
+            Err(ScanError::Io(error)) => return Err(self.unreadable(error)),
             Err(ScanError::Bad(why)) => {
                 let file = segment_index::path(id, &self.spec.owners_dir);
                 tracing::warn!(log = self.spec.log, file, %why, "a segment's index is not used, it does not fit");
@@ -343,7 +343,7 @@ impl Recovery<'_> {
         match SegmentReader::new(open.file, at.file()).head(0).await {
             Ok(head) if head.header.log == self.spec.log => Ok(Some(head)),
             Ok(_) | Err(ScanError::Bad(_)) => Ok(None),
-            Err(ScanError::Io(error)) => Err(self.io(error)),
+            Err(ScanError::Io(error)) => Err(self.unreadable(error)),
         }
     }
 
@@ -432,7 +432,7 @@ impl Recovery<'_> {
         let Chain { tail, end, .. } = chain;
         let mut at = tail.offset;
         let unused = loop {
-            let bytes = open.file.read_at(at, REST_READ_BYTES).await.map_err(|e| self.io(e))?;
+            let bytes = open.file.read_at(at, REST_READ_BYTES).await.map_err(|e| self.unreadable(e))?;
             at += bytes.len() as u64;
             if bytes.is_empty() || bytes.iter().any(|byte| *byte != 0) {
                 break bytes.is_empty();
@@ -449,7 +449,7 @@ impl Recovery<'_> {
     }
 
     async fn is_torn_record(&self, open: &OpenSegment, tail: Position) -> Result<bool, OpenError> {
-        let start = open.file.read_at(tail.offset, HEADER_BYTES).await.map_err(|e| self.io(e))?;
+        let start = open.file.read_at(tail.offset, HEADER_BYTES).await.map_err(|e| self.unreadable(e))?;
         Ok(Header::decode(&start).is_ok_and(|header| {
             header.check_log(self.spec.log).is_ok()
                 && header.check_place(tail.owner, tail.segment, tail.offset).is_ok()
@@ -459,6 +459,10 @@ impl Recovery<'_> {
     fn damaged(&self, at: Position, why: String) -> OpenError {
         let file = at.file().path(&self.spec.owners_dir);
         OpenError::Damaged { log: self.spec.log, file, offset: at.offset, why }
+    }
+
+    fn unreadable(&self, source: io::Error) -> OpenError {
+        OpenError::Unreadable { log: self.spec.log, source }
     }
 
     fn io(&self, source: io::Error) -> OpenError {

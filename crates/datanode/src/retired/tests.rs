@@ -292,39 +292,58 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
 }
 
 /// The leader of a pipeline had a damaged record, which opening its log does not read; its log was the
-/// longest, and the container ended there.
+/// longest, and the container ended there. Or it had appended the pipeline's last roll, and nobody else had that: of
+/// its container, which was full, nothing was read either.
 #[tokio::test(flavor = "multi_thread")]
 #[allow(clippy::disallowed_methods)]
 async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
-    let left = Left::new().await;
-    let segment = left.root().join("containers/0000000000000065/00000000.seg");
-    let mut bytes = std::fs::read(&segment).unwrap();
-    bytes[40_000] ^= 1;
-    std::fs::write(&segment, bytes).unwrap();
-    let retired = retired(&left, usize::MAX).await;
-    retired.quasi_close(&host()).await.unwrap();
-    assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::QuasiClosed);
-    let why = retired.disk.index.unhealthy(SECOND).unwrap();
-    assert!(why.is_some_and(|why| why.contains("checksum")));
-    assert_eq!(retired.disk.index.unhealthy(FIRST).unwrap(), None);
+    let (body, head) = ("checksum", "breaks off");
+    for (left, container, at, found) in [
+        (Left::new().await, SECOND, 40_000, body),
+        (Left::with_unconfirmed_roll().await, FIRST, 100_000, body),
+        (Left::with_unconfirmed_roll().await, FIRST, 40, head),
+    ] {
+        let segment = left.root().join(format!("containers/{:016x}/00000000.seg", container.0));
+        let mut bytes = std::fs::read(&segment).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&segment, bytes).unwrap();
+        let retired = retired(&left, usize::MAX).await;
+        for _ in 0..2 {
+            retired.quasi_close(&host()).await.unwrap();
+            assert_eq!(retired.record(container).unwrap().state, ContainerState::QuasiClosed);
+            let why = retired.disk.index.unhealthy(container).unwrap().unwrap_or_default();
+            assert!(why.contains(found), "byte {at} of container {container}: {why:?}");
+        }
+        let other = if container == FIRST { SECOND } else { FIRST };
+        assert_eq!(retired.disk.index.unhealthy(other).unwrap(), None);
+    }
 }
 
-/// The leader of a pipeline that was closing had appended its last roll, and nobody else has it: of its
-/// container, which is full, nothing was read either.
+/// A node that came back to fifty pipelines of a lost majority read all they have before it said a word.
 #[tokio::test(flavor = "multi_thread")]
-#[allow(clippy::disallowed_methods)]
-async fn what_is_damaged_before_an_unconfirmed_roll_is_known_too() {
+async fn what_was_read_before_its_end_was_written_down_is_not_read_again() {
     let left = Left::with_unconfirmed_roll().await;
-    let segment = left.root().join("containers/0000000000000064/00000000.seg");
-    let mut bytes = std::fs::read(&segment).unwrap();
-    bytes[100_000] ^= 1;
-    std::fs::write(&segment, bytes).unwrap();
-    let retired = retired(&left, usize::MAX).await;
-    retired.quasi_close(&host()).await.unwrap();
-    assert_eq!(retired.record(FIRST).unwrap().state, ContainerState::QuasiClosed);
-    let why = retired.disk.index.unhealthy(FIRST).unwrap();
-    assert!(why.is_some_and(|why| why.contains("checksum")));
-    assert_eq!(retired.disk.index.unhealthy(SECOND).unwrap(), None);
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = reads.clone();
+    let counting = move |real| {
+        HookedDisk::new(real, move |call| {
+            let is_read = call.operation == Operation::ReadAt && call.path.ends_with(".seg");
+            counted.fetch_add(usize::from(is_read), Ordering::SeqCst);
+            Act::Pass
+        })
+    };
+    let disk = Arc::new(open_hooked(&left.root(), counting).await.unwrap());
+    let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
+    let retired = Retired { disk, order, loss_is_told: false };
+    let counts = [(); 2].map(|()| ());
+    let mut read = Vec::new();
+    for () in counts {
+        reads.store(0, Ordering::SeqCst);
+        retired.quasi_close(&host()).await.unwrap();
+        read.push(reads.load(Ordering::SeqCst));
+    }
+    let bodies = read[0] - read[1];
+    assert!(bodies >= 4, "{read:?}: four chunks of two containers are not small");
 }
 
 /// SCM has the container closed while the replica still says how it ended: they took each other's temporary

@@ -66,7 +66,7 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
             known
         }
         _ if !is_empty || past == Past::Restarted => bail!(
-            "there is a log of {0}, and nothing says which replica it is of: replicas/{0} is lost; restore it, or take the log away",
+            "there is a log of {0}, and nothing says which replica it is of: the file replicas/{0} is lost, or that of another replica; restore it, or remove the replica that was here from its group",
             spec.group
         ),
         before => begin_new(before.map_or_else(Vec::new, |before| before.lost), disk, spec).await?,

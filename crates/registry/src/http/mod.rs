@@ -13,21 +13,22 @@ pub use caller::Hosts;
 use crate::client::RegistryClient;
 use answer::Refused;
 use axum::Router;
-use axum::body::HttpBody;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::body::Body;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures::StreamExt;
 use proto::{Code, Failure};
 use std::sync::{Arc, OnceLock};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Above the largest value, so that one that is a little too large is refused in our words.
 const BODY_BYTES_MAX: usize = 256 << 10;
 
-/// Bodies that come at a time, from all callers: 32 MiB at most.
-const BODIES_MAX: usize = 128;
+/// Bodies of requests that come or are worked on, from all callers.
+const BODIES_BYTES_MAX: usize = 32 << 20;
 
 /// The client to ask, once the process knows whom.
 pub type Slot = Arc<OnceLock<RegistryClient>>;
@@ -45,8 +46,7 @@ pub fn router(slot: Slot, hosts: Hosts) -> Router {
         .route("/v1/kv", get(keys::get_all).delete(keys::delete_all))
         .route("/v1/kv/", get(keys::get_all).delete(keys::delete_all))
         .route("/v1/kv/{*key}", get(keys::get).put(keys::put).post(keys::renew).delete(keys::delete))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-        .layer(from_fn_with_state(Arc::new(Semaphore::new(BODIES_MAX)), one_of_a_few))
+        .layer(from_fn_with_state(Arc::new(Semaphore::new(BODIES_BYTES_MAX)), gathered))
         .layer(from_fn_with_state(hosts, caller::of_ours))
         .layer(map_response(closes_when_unread))
         .with_state(slot)
@@ -66,16 +66,28 @@ fn closing(mut response: Response) -> Response {
     response
 }
 
-/// Lets a request with a body in as one of those that may be in memory.
-async fn one_of_a_few(State(bodies): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    if request.body().is_end_stream() {
-        return next.run(request).await;
+/// Gathers a request's body, in room that is taken as it comes and kept until the request is answered.
+async fn gathered(State(room): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let (mut all, mut taken) = (Vec::new(), None::<OwnedSemaphorePermit>);
+    let mut pieces = body.into_data_stream();
+    while let Some(piece) = pieces.next().await {
+        let Ok(piece) = piece else { return closing(StatusCode::BAD_REQUEST.into_response()) };
+        if all.len() + piece.len() > BODY_BYTES_MAX {
+            let why = format!("a body may have {BODY_BYTES_MAX} bytes");
+            return Refused::from(Failure::new(Code::TooLarge, why)).into_response();
+        }
+        let Ok(room) = room.clone().try_acquire_many_owned(piece.len() as u32) else {
+            let why = format!("bodies on their way have taken all {BODIES_BYTES_MAX} bytes that there are");
+            return closing(Refused::from(Failure::new(Code::Busy, why)).into_response());
+        };
+        all.extend_from_slice(&piece);
+        match &mut taken {
+            Some(taken) => taken.merge(room),
+            None => taken = Some(room),
+        }
     }
-    let Ok(_one) = bodies.try_acquire() else {
-        let busy = Failure::new(Code::Busy, format!("{BODIES_MAX} bodies are on their way already"));
-        return closing(Refused::from(busy).into_response());
-    };
-    next.run(request).await
+    next.run(Request::from_parts(parts, Body::from(all))).await
 }
 
 /// An error while there is none.
@@ -87,31 +99,37 @@ fn client(slot: &Slot) -> Result<RegistryClient, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::body::{Body, to_bytes};
-    use axum::extract::Request;
+    use axum::body::to_bytes;
     use futures::stream;
     use tower::ServiceExt;
 
     /// A thousand connections with sixteen requests each were four GiB of an address that nobody knows.
     #[tokio::test]
-    async fn a_body_too_many_is_refused_before_it_is_read() {
+    async fn a_body_for_which_there_is_no_room_is_refused_and_one_of_which_nothing_comes_takes_none() {
         let router = router(Slot::default(), Hosts::default());
-        let put = |body: Body| {
+        let put = |pieces: Vec<Vec<u8>>| {
+            let pieces = stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>));
+            let body = Body::from_stream(pieces.chain(stream::pending()));
             let request = Request::put("/v1/kv/a").header("host", "localhost").body(body).unwrap();
-            router.clone().oneshot(request)
+            Box::pin(router.clone().oneshot(request))
         };
-        let endless = || Body::from_stream(stream::pending::<std::io::Result<&'static str>>());
-        let mut others: Vec<_> = (0..BODIES_MAX).map(|_| Box::pin(put(endless()))).collect();
+        let mut others: Vec<_> = (0..BODIES_BYTES_MAX / BODY_BYTES_MAX)
+            .flat_map(|_| [put(vec![]), put(vec![vec![b'x'; BODY_BYTES_MAX]])])
+            .collect();
         for other in &mut others {
             assert!(futures::poll!(other).is_pending());
         }
-        let refused = put(endless()).await.unwrap();
+        let refused = put(vec![vec![b'x']]).await.unwrap();
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(refused.headers()[header::CONNECTION], "close");
         let why = to_bytes(refused.into_body(), 1000).await.unwrap();
-        assert!(std::str::from_utf8(&why).unwrap().contains("on their way already"), "{why:?}");
+        assert!(std::str::from_utf8(&why).unwrap().contains("on their way"), "{why:?}");
         others.pop();
-        let let_in = to_bytes(put(Body::from("x")).await.unwrap().into_body(), 1000).await.unwrap();
+        let request = Request::put("/v1/kv/a").header("host", "localhost").body(Body::from("x")).unwrap();
+        let let_in = router.clone().oneshot(request).await.unwrap();
+        let let_in = to_bytes(let_in.into_body(), 1000).await.unwrap();
         assert!(std::str::from_utf8(&let_in).unwrap().contains("starting"), "{let_in:?}");
+        let too_large = put(vec![vec![b'x'; BODY_BYTES_MAX + 1]]).await.unwrap();
+        assert_eq!(too_large.status(), StatusCode::PAYLOAD_TOO_LARGE);
     }
 }

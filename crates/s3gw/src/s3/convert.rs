@@ -106,7 +106,8 @@ impl Described {
 
 /// `aws-chunked` is how the body travelled, not what the object is.
 fn content_encoding(header: &str) -> String {
-    let kept: Vec<&str> = header.split(',').map(str::trim).filter(|word| *word != "aws-chunked").collect();
+    let kept: Vec<&str> =
+        header.split(',').map(str::trim).filter(|word| !word.eq_ignore_ascii_case("aws-chunked")).collect();
     kept.join(",")
 }
 
@@ -201,7 +202,7 @@ mod tests {
     #[test]
     fn aws_chunked_is_not_kept() {
         assert_eq!(content_encoding("aws-chunked"), "");
-        assert_eq!(content_encoding("gzip, aws-chunked"), "gzip");
+        assert_eq!(content_encoding("gzip, AWS-chunked"), "gzip");
         assert_eq!(content_encoding("gzip"), "gzip");
     }
 

@@ -38,6 +38,7 @@ struct Deletion {
     machine: usize,
     container: ContainerId,
     others: BTreeSet<usize>,
+    /// Others that had it, of whose loss SCM may not have known yet.
     missed: usize,
 }
 
