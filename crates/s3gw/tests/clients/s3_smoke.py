@@ -448,9 +448,9 @@ def wrong_signatures_and_keys():
     refuses("NoSuchKey", 404, S3.get_object, Bucket=BUCKET, Key="x")
 
 
-def send_signed(connection, method, path, signed_body, sent_body):
+def send_signed(connection, method, path, signed_body, sent_body, headers=None):
     """Signs a request for one body and sends it with another, over a connection that is there already."""
-    request = AWSRequest(method=method, url=ENDPOINT + path, data=signed_body)
+    request = AWSRequest(method=method, url=ENDPOINT + path, data=signed_body, headers=headers)
     S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
     connection.request(method, path, sent_body, dict(request.headers))
     answer = connection.getresponse()
@@ -467,6 +467,45 @@ def an_answer_before_the_body_was_read_ends_the_connection():
     status, close, _ = send_signed(connection, "PUT", f"/{BUCKET}/kept", b"data", b"data")
     assert (status, close) == (200, None), (status, close)
     connection.close()
+
+
+@check
+def a_part_of_another_version_is_sent_as_the_whole():
+    etag = S3.put_object(Bucket=BUCKET, Key="resumed", Body=b"0123456789")["ETag"]
+    modified = S3.head_object(Bucket=BUCKET, Key="resumed")["ResponseMetadata"]["HTTPHeaders"]["last-modified"]
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(ENDPOINT).netloc, timeout=30)
+    for version, status, body in [(etag, 206, b"456789"), (modified, 206, b"456789"), ('"other"', 200, b"0123456789")]:
+        headers = {"Range": "bytes=4-", "If-Range": version}
+        answered = send_signed(connection, "GET", f"/{BUCKET}/resumed", None, None, headers)
+        assert (answered[0], answered[2]) == (status, body), (version, answered)
+        answered = send_signed(connection, "HEAD", f"/{BUCKET}/resumed", None, None, headers)
+        assert answered[0] == status, (version, answered)
+    connection.close()
+
+
+@check
+def what_nobody_would_look_at_is_refused_and_changes_nothing():
+    S3.put_object(Bucket=BUCKET, Key="kept as it is", Body=b"kept")
+    upload = S3.create_multipart_upload(Bucket=BUCKET, Key="kept as it is")["UploadId"]
+    key, several = f"/{BUCKET}/kept%20as%20it%20is", b"<Delete><Object><Key>kept as it is</Key></Object></Delete>"
+    crc32 = base64.b64encode(zlib.crc32(b"other").to_bytes(4, "big")).decode()
+    for method, path, body, headers, status, code in [
+        ("DELETE", key, None, {"If-None-Match": "*"}, 501, b"NotImplemented"),
+        ("POST", f"/{BUCKET}?delete", several, {"If-Match": '"nope"'}, 501, b"NotImplemented"),
+        ("PUT", f"{key}?partNumber=1&uploadId={upload}", b"other", {"If-None-Match": "*"}, 501, b"NotImplemented"),
+        ("DELETE", f"{key}?uploadId={upload}", None, {"If-Match": '"nope"'}, 501, b"NotImplemented"),
+        ("PUT", key, b"other", {"Content-Range": "bytes 0-4/10"}, 501, b"NotImplemented"),
+        ("PUT", key, b"5\r\nother\r\n0\r\n\r\n", {"Content-Encoding": "aws-chunked"}, 400, b"InvalidRequest"),
+        ("PUT", key, b"other", {"x-amz-decoded-content-length": "5"}, 400, b"InvalidRequest"),
+        ("PUT", key, b"other", {"x-amz-checksum-crc32": crc32, "x-amz-trailer": "x-amz-checksum-sha256"}, 400, b"InvalidRequest"),
+    ]:
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(ENDPOINT).netloc, timeout=30)
+        answered = send_signed(connection, method, path, body, body, headers)
+        assert answered[0] == status and b"<Code>" + code + b"</Code>" in answered[2], (method, path, headers, answered)
+        connection.close()
+    assert get("kept as it is") == b"kept"
+    assert S3.list_parts(Bucket=BUCKET, Key="kept as it is", UploadId=upload).get("Parts", []) == []
+    S3.abort_multipart_upload(Bucket=BUCKET, Key="kept as it is", UploadId=upload)
 
 
 @check
