@@ -36,7 +36,7 @@ impl Repeats {
         if self.unseen.len() >= LOOKUPS_MAX { self.look_up().await } else { Ok(()) }
     }
 
-    /// All of them, once all records were seen, but for those that are discarded by now.
+    /// Ends the search, once all records were seen: the repeats, but for those that are discarded by now.
     pub(crate) async fn found(
         mut self,
         is_discarded: impl Fn(LogIndex) -> bool,

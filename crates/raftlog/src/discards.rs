@@ -67,7 +67,7 @@ pub struct Discard {
     pub place: Place,
 }
 
-/// All of an owner.
+/// The list of an owner's records whose bodies were given up.
 #[derive(Clone, Debug)]
 pub struct Discards {
     owner: OwnerId,

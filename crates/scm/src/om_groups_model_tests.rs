@@ -38,7 +38,7 @@ enum Step {
     Return(usize),
     /// Leaders carry nothing out, or do again.
     Stall(bool),
-    /// Its word of now is heard after its next one.
+    /// A report of an OM is heard after its next one.
     Late(usize),
     ScmElects,
     /// The last decisions are lost.
@@ -62,7 +62,7 @@ struct Om {
     runs: bool,
     mute: bool,
     here: Option<Here>,
-    /// Replicas, by a person.
+    /// Replicas that a person gave up.
     given_up: BTreeSet<u64>,
     told: Option<OmGroup>,
     late: Option<(u64, Vec<OmReplicaReport>)>,

@@ -58,8 +58,8 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
     }
 }
 
-/// Of a replica that comes late, of a container in which nothing was left: all that was in that was discarded,
-/// and so nothing is in what is a part of it.
+/// The quality of a replica that comes late, of a container from which all was discarded: whatever part of it the
+/// replica has, nothing in that is wanted.
 fn of_emptied(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     let end = LastRecord { term: record.last_term, index: record.last_index };
     let (terms, lacks_earlier_terms) = (record.terms.clone(), record.lacks_earlier_terms);

@@ -57,7 +57,7 @@ impl<'a> World<'a> {
         !self.in_safe_mode && !self.tables.switches().reclaim_stopped
     }
 
-    /// One in which enough is known, on the seventh millisecond of time.
+    /// A world in which enough is known, on the seventh millisecond of time.
     #[cfg(test)]
     pub(crate) fn at(tables: &'a Tables, nodes: &'a Nodes, now: Instant) -> World<'a> {
         World::of(tables, nodes, Oms::silent(), now, 7, false)

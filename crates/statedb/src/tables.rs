@@ -13,7 +13,7 @@ pub trait Tables: Send + Sync + 'static {
         count_max: usize,
     ) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
-    /// All of it or nothing. Readable on return, durable once flushed.
+    /// Writes all changes or none. They are readable on return, and durable once flushed.
     fn write(&self, changes: Changes) -> anyhow::Result<()>;
 
     /// Makes everything written so far durable.

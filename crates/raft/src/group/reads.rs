@@ -19,9 +19,9 @@ use wire::read_index_response::Result as Answer;
 /// The ways in which a leader makes sure that it still leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPolicy {
-    /// It asks a quorum.
+    /// The leader asks a quorum.
     Index,
-    /// It relies on what a quorum promised it not long ago, where the group allows that
+    /// The leader relies on what a quorum promised it not long ago, where the group allows that
     /// ([`crate::GroupSpec`]), and else asks.
     Lease,
 }

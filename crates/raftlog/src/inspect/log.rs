@@ -212,7 +212,7 @@ impl DataDirectory {
         DataDirectory { source, only: None }
     }
 
-    /// Reports are then of this owner's segments alone; how a log opens is still found out from all of it.
+    /// Limits reports to this owner's segments; how a log opens is still found out from all of it.
     pub fn only(self, owner: OwnerId) -> DataDirectory {
         DataDirectory { only: Some(owner), ..self }
     }

@@ -90,7 +90,7 @@ async fn gathered(State(room): State<Arc<Semaphore>>, request: Request, next: Ne
     next.run(Request::from_parts(parts, Body::from(all))).await
 }
 
-/// An error while there is none.
+/// The client of a process; an error while it has none.
 fn client(slot: &Slot) -> Result<RegistryClient, Failure> {
     let starting = || Failure::new(Code::Unavailable, "starting, or no address of SCM is known here");
     slot.get().cloned().ok_or_else(starting)

@@ -241,7 +241,7 @@ fn copy_wait(
 
 /// A container's replicas by what they are worth.
 struct Sorted<'a> {
-    /// Good ones on nodes that count, and members that will have one.
+    /// Nodes that count and have a good replica, and members that will have one.
     counted: BTreeSet<NodeId>,
     /// Those of them in service; the others are in maintenance.
     counted_in_service: usize,
@@ -380,7 +380,7 @@ fn plan_copies(
     let is_busy = |node: NodeId| copies.to(node) >= limits.copies_per_node_max;
     let mut racks: BTreeSet<Rack> = racks_of(sorted.counted.iter().chain(&sorted.copying), limits).collect();
     let wanted = racks_wanted(limits.nodes);
-    // Another rack is all that a copy of one that is only misplaced is for.
+    // A misplaced container already has three good replicas: a copy goes to another rack, or nowhere.
     let only_elsewhere = sorted.is_misplaced(limits);
     let mut orders = Vec::new();
     while orders.len() < count {

@@ -260,7 +260,7 @@ impl Run {
         u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64())
     }
 
-    /// An empty one, formatted.
+    /// An empty directory, formatted.
     fn directory(&mut self, machine: usize, number: usize, node_uuid: u128) -> SimDirectory {
         self.disks_made += 1;
         let stamp = Stamp { disk: DiskId(self.random_u128()), cluster: String::new(), node_uuid, node: 0 };
