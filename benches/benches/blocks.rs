@@ -15,7 +15,7 @@ use std::time::Duration;
 struct Payload {
     name: &'static str,
     bytes: usize,
-    /// Processor time of all three datanodes for one write that the project wants to reach.
+    /// The processor time of all three datanodes for one write that the project wants to reach.
     cpu_ms_max: Option<f64>,
 }
 
@@ -26,9 +26,9 @@ const PAYLOADS: [Payload; 4] = [
     Payload { name: "4MiB", bytes: 4 << 20, cpu_ms_max: None },
 ];
 const PIPELINES: [usize; 3] = [1, 4, 16];
-/// Of the datanode whose idle cost is measured.
+/// The pipelines of the datanode whose idle cost is measured.
 const IDLE_PIPELINES: usize = 24;
-/// Of a cluster as it is started when nothing is said: three datanodes of two disks.
+/// The pipelines of a cluster as it is started when nothing is said: three datanodes of two disks.
 const DEFAULT_PIPELINES: usize = 4;
 const IDLE_CPU_PERCENT_MAX: f64 = 2.0;
 const IDLE_RESIDENT_BYTES_MAX: u64 = 300 << 20;
@@ -158,7 +158,7 @@ fn report(
     }
     let of_one = ones.get(&(kind, payload.name)).map(|one| rate / one);
     let is_write = kind != READ;
-    // The same bytes with as many syncs as ours needed, in each of three processes.
+    // The raw limit is the same bytes with as many syncs as ours needed, in each of three processes.
     let raw = is_write.then(|| {
         let per_sync = (3.0 / measured.syncs_per_operation()).round().max(1.0) as u64;
         let raw = raw_processes(&cluster.dir(), payload.bytes, measured.operations, per_sync);
@@ -203,7 +203,7 @@ fn report(
     })
 }
 
-/// Clusters that nobody has ever used.
+/// Measures clusters that nobody has ever used.
 async fn rest(plan: &Plan, idle: &mut Vec<Value>) -> anyhow::Result<()> {
     println!("{:<50} {:>14} {:>9} {:>11}", "idle", "% of a core", "RSS MiB", "wakeups/s");
     for pipelines in [IDLE_PIPELINES, DEFAULT_PIPELINES] {

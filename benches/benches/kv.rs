@@ -29,7 +29,7 @@ impl Case {
                     cases.push(Case { outstanding, batching, pipelining, merging: true });
                 }
             }
-            // What merging is worth: neither client nor server puts requests together.
+            // This case shows what merging is worth: neither client nor server puts requests together.
             cases.push(Case { outstanding, batching: false, pipelining: true, merging: false });
         }
         cases
@@ -46,8 +46,9 @@ impl Case {
         )
     }
 
-    /// Without pipelining a follower gets the next message when it has answered the last; without merging
-    /// each request is a proposal, and as many of a group may be under way as are asked.
+    /// The further arguments of nodes. Without pipelining a follower gets the next message when it has
+    /// answered the last; without merging each request is a proposal, and as many of a group may be under way
+    /// as are asked.
     fn node_args(&self) -> Vec<String> {
         let mut args = Vec::new();
         if !self.pipelining {

@@ -12,14 +12,14 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 
 struct Plan {
-    /// Names that are written.
+    /// The number of names that are written.
     count: u64,
     oms: usize,
-    /// Over which the load is spread.
+    /// The number of groups over which the load is spread.
     groups: u64,
-    /// Nothing else than what they cost without any load is measured, for so long.
+    /// The time for which it is measured what OMs cost without any load, and nothing else.
     idle: Option<Duration>,
-    /// Another flotilla, that takes turns with ours.
+    /// Another flotilla binary, which takes turns with ours.
     peer: Option<PathBuf>,
 }
 
@@ -45,16 +45,16 @@ impl Plan {
     }
 }
 
-/// Load of one kind. What a load writes has numbers of its own.
+/// A row of the table: load of one kind. What a load writes has numbers of its own.
 struct Row {
     kind: &'static str,
     clients: u32,
     connections: u32,
-    /// Operations, of those that the plan writes.
+    /// The share of the plan's names that are operated on: one in so many.
     share: u64,
 }
 
-/// The first writes most; those after it show what fewer clients see.
+/// The rows of the table. The first writes most; those after it show what fewer clients see.
 const ROWS: [Row; 5] = [
     Row { kind: "names", clients: 1000, connections: 16, share: 1 },
     Row { kind: "names", clients: 64, connections: 4, share: 10 },

@@ -15,9 +15,9 @@ use types::Payload;
 struct Case {
     name: &'static str,
     payload_bytes: usize,
-    /// Blocks under way in each pipeline.
+    /// The number of blocks under way in each pipeline.
     outstanding: u64,
-    /// Blocks written for the count of bytes.
+    /// The number of blocks written for the count of bytes.
     counted_blocks: u64,
 }
 
@@ -65,7 +65,7 @@ fn main() {
     println!("{}", json!({"bench": "pipelines", "figures": figures}));
 }
 
-/// `blocks` divided over the pipelines, all pipelines at once.
+/// Writes `blocks`, divided over the pipelines, to all of them at once.
 async fn write_spread(
     writers: &mut [PipelineWriter],
     payload: &Payload,

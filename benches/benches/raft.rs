@@ -11,7 +11,7 @@ use std::time::Duration;
 struct Case {
     name: &'static str,
     payload_bytes: usize,
-    /// Proposals under way, all groups together.
+    /// The number of proposals under way, all groups together.
     outstanding: usize,
 }
 
@@ -79,7 +79,7 @@ async fn measure(case: &Case, groups: u32, more: &[String], windows: Windows) ->
     let cluster = KvCluster::start(groups, more).await;
     let load = PutLoad { outstanding: case.outstanding, body: Bytes::from(vec![0x5a; case.payload_bytes]) };
     let ours = run(&cluster, load, windows).await;
-    // The same bytes with as many syncs as ours needed, in each of three processes.
+    // The raw limit is the same bytes with as many syncs as ours needed, in each of three processes.
     let per_sync = (3.0 / ours.syncs_per_operation()).round().max(1.0) as u64;
     let raw = raw_processes(cluster.dir(), case.payload_bytes, ours.operations, per_sync);
     Round { raw_per_second: ours.operations as f64 / raw.as_secs_f64(), ours }

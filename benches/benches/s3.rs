@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 const CLIENTS: [usize; 3] = [1, 16, 64];
-/// All processes together, a minute after the load's end.
+/// The most memory of all processes together, a minute after the load's end.
 const SETTLED_BYTES_MAX: u64 = 600 << 20;
 const MIB: f64 = (1 << 20) as f64;
 
@@ -22,7 +22,7 @@ struct Plan {
     pace: Pace,
     settle: Duration,
     counts: bool,
-    /// A URL, or the path of another binary.
+    /// The URL of another server, or the path of another binary.
     peer: Option<String>,
     kinds: Vec<Kind>,
     sizes: Vec<&'static Size>,
@@ -92,7 +92,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ours, and the one that takes turns with it.
+/// The targets: ours, and the one that takes turns with it.
 fn targets(plan: &Plan) -> anyhow::Result<Vec<Target>> {
     let mut targets = vec![Target::start("flotilla", &flotilla_binary())?];
     match plan.peer.as_deref() {
@@ -141,7 +141,7 @@ fn load(plan: &Plan) -> anyhow::Result<Value> {
     Ok(json!({"rows": rows, "memory": memory}))
 }
 
-/// One window of each target; with two of them, two of each in turns.
+/// Measures one window of each target; with two of them, two of each in turns.
 fn row(
     plan: &Plan,
     targets: &[Target],

@@ -13,17 +13,17 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const REPLICAS: u64 = 3;
 const CONTAINER_BYTES_MAX: u64 = 64 * MIB;
-/// Of the objects one in so many stays.
+/// One object in so many stays.
 const STAYS: u64 = 10;
 const OVERWRITES: u64 = 10;
-/// From `--reclaim-after` on.
+/// The time in which the bytes are back, from `--reclaim-after` on.
 const BACK_WITHIN: Duration = Duration::from_secs(300);
-/// What has not changed for so long is at its end.
+/// The time after which directories that have not changed are at their end.
 const STILL_FOR: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 struct Plan {
-    /// Objects of 4 KiB, and of 64 KiB.
+    /// The numbers of objects of 4 KiB, and of 64 KiB.
     small: u64,
     large: u64,
     reclaim_after: Duration,
@@ -66,7 +66,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nine tenths of small and larger objects, which lie side by side in their containers, are deleted.
+/// Deletes nine tenths of small and larger objects, which lie side by side in their containers.
 fn deleted(plan: &Plan) -> anyhow::Result<Value> {
     let cluster = SpaceCluster::start(plan.reclaim_after, CONTAINER_BYTES_MAX);
     write(&cluster, plan)?;
@@ -111,7 +111,7 @@ fn deleted(plan: &Plan) -> anyhow::Result<Value> {
     Ok(figures)
 }
 
-/// The same objects are written again and again.
+/// Writes the same objects again and again.
 fn overwritten(plan: &Plan) -> anyhow::Result<Value> {
     let cluster = SpaceCluster::start(plan.reclaim_after, CONTAINER_BYTES_MAX);
     let small = objects(plan.small, 4 * KIB);
@@ -136,13 +136,13 @@ fn overwritten(plan: &Plan) -> anyhow::Result<Value> {
     Ok(figures)
 }
 
-/// Objects of one size, with names of their own.
+/// The words for objects of one size, with names of their own.
 fn objects(count: u64, bytes: u64) -> String {
     format!("--count {count} --object-bytes {bytes} --seed {bytes}")
 }
 
 fn write(cluster: &SpaceCluster, plan: &Plan) -> anyhow::Result<()> {
-    // Side by side, so that containers have both.
+    // The loads run side by side, so that containers have both.
     std::thread::scope(|scope| {
         let loads = plan.sizes().map(|(count, bytes)| {
             let line = format!("objects {} --clients 32", objects(count, bytes));
@@ -167,7 +167,7 @@ fn by_name(figures: &[(&'static str, f64)]) -> Value {
         .into()
 }
 
-/// When directories have stopped to shrink.
+/// A watch for the end, when directories have stopped to shrink.
 #[derive(Default)]
 struct End {
     least: Option<(u64, Instant)>,
@@ -176,7 +176,7 @@ struct End {
 impl End {
     fn is_still(&mut self, bytes: u64) -> bool {
         match self.least {
-            // A little more or less goes on all the time.
+            // The directories grow and shrink a little all the time.
             Some((least, since)) if bytes + MIB >= least => since.elapsed() >= STILL_FOR,
             _ => {
                 self.least = Some((bytes, Instant::now()));

@@ -24,7 +24,7 @@ const DEADLINE_MS: u64 = 200;
 
 type Request = Box<[u8; 100]>;
 
-/// When completions come, in milliseconds after the arrival.
+/// The times at which completions come, in milliseconds after the arrival.
 struct Completions {
     name: &'static str,
     p50_ms: f64,
@@ -46,7 +46,7 @@ enum Event {
 trait Candidate {
     fn arrive(&mut self, key: u64, now_ms: u64, request: Request);
     fn complete(&mut self, key: u64);
-    /// How many ended because their deadline passed.
+    /// Ends what is due; returns how many operations ended because their deadline passed.
     fn expire(&mut self, now_ms: u64) -> u64;
 }
 
@@ -137,7 +137,7 @@ fn measure(mut candidate: impl Candidate, events: &[(u64, Event)]) -> Measured {
     Measured { elapsed, pending_max: pending_max as u64, bytes_max, expired }
 }
 
-/// Time this thread has spent on a processor, so that the machine's other work does not count.
+/// The time that this thread has spent on a processor, so that the machine's other work does not count.
 fn cpu_time() -> Duration {
     let schedstat =
         std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel keeps schedstat");
@@ -169,7 +169,7 @@ fn events(case: &Completions, seed: u64) -> Vec<(u64, Event)> {
 struct Random(u64);
 
 impl Random {
-    /// In (0, 1].
+    /// A random number in (0, 1].
     fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -200,7 +200,8 @@ impl Candidate for OnLot {
     }
 }
 
-/// A heap has no cheap way to take out what completed: its timer stays until it is due.
+/// A parking lot on a heap, which has no cheap way to take out what completed: its timer stays until it is
+/// due.
 #[derive(Default)]
 struct OnHeap {
     requests: HashMap<u64, Request>,
@@ -265,8 +266,8 @@ impl Candidate for OnDelayQueue<'_> {
             let now = TokioInstant::now();
             while queue.peek().is_some_and(|timer| queue.deadline(&timer) <= now) {
                 let timer = std::future::poll_fn(|context| queue.poll_expired(context));
-                // Unconstrained: else tokio lets a task poll only so many times before others have their
-                // turn.
+                // The timer is unconstrained: else tokio lets a task poll only so many times before others
+                // have their turn.
                 let timer = tokio::task::unconstrained(timer).await.expect("one is due");
                 requests.remove(timer.get_ref());
                 expired += 1;
@@ -277,7 +278,7 @@ impl Candidate for OnDelayQueue<'_> {
     }
 }
 
-/// With futures, a lock and tokio's clock: what callers use.
+/// The parking lot with futures, a lock and tokio's clock: what callers use.
 struct OnParkingLot<'a> {
     runtime: &'a tokio::runtime::Runtime,
     started: TokioInstant,

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-/// The kernel counts processor time in these (USER_HZ).
+/// The units in which the kernel counts processor time, in a second (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The use of a process so far.
@@ -9,7 +9,7 @@ pub(crate) struct Usage {
     at: Instant,
     pub(crate) cpu_seconds: f64,
     pub(crate) resident_bytes: u64,
-    /// Times one of its threads went to sleep and was woken.
+    /// The number of times that one of its threads went to sleep and was woken.
     pub(crate) wakeups: u64,
 }
 
@@ -36,7 +36,7 @@ impl Usage {
         stats.filter(|stat| names.iter().any(|name| stat.contains(name))).map(|stat| cpu_seconds(&stat)).sum()
     }
 
-    /// Cheaper than everything of it.
+    /// The resident bytes of a process, for which less is read than for all of its use.
     pub(crate) fn resident_bytes_of(pid: u32) -> u64 {
         field(&read(&format!("/proc/{pid}/status")), "VmRSS:") << 10
     }

@@ -14,10 +14,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use types::Payload;
 
-/// Streams of this process so far: no two may name their blocks alike.
+/// The number of streams of this process so far: no two may name their blocks alike.
 static STREAMS: AtomicU32 = AtomicU32::new(0);
 
-/// Writes one-chunk blocks to one pipeline's leader, a fixed number of them under way.
+/// A writer of one-chunk blocks to one pipeline's leader, a fixed number of them under way.
 pub struct PipelineWriter {
     pipeline: u64,
     chunks: mpsc::Sender<WriteChunk>,
@@ -114,7 +114,7 @@ impl PipelineWriter {
                     stream.send(chunk).await.ok().context("the leader ended the stream")?;
                 }
             }
-            // The leader ends its side when this one has ended and all is answered.
+            // The leader ends its side when the writer has ended and all is answered.
             drop(stream);
             anyhow::Ok(())
         };

@@ -9,9 +9,9 @@ use testkit::prometheus::Scrape;
 use testkit::{Cluster, ClusterOptions};
 use types::Payload;
 
-/// More than pipelines need to be made and led on a busy machine.
+/// The time for the start: more than pipelines need to be made and led on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
-/// As `flotilla server` has it when nothing is said.
+/// The pipelines per disk of `flotilla server` when nothing is said.
 const PIPELINES_PER_DISK: usize = 2;
 const CONTAINER_BYTES_MAX: u64 = 2 << 30;
 
@@ -28,7 +28,7 @@ pub(super) struct Counters {
     pub(super) cpu_seconds: f64,
     pub(super) syncs: u64,
     pub(super) device_bytes: u64,
-    /// Not a count: at this moment.
+    /// The memory at this moment, which is not a count.
     pub(super) resident_bytes: u64,
 }
 
@@ -51,7 +51,7 @@ impl BlocksCluster {
         tokio::time::timeout(START_MAX, all_led).await.context("wait for pipelines with leaders")??;
         let cluster = BlocksCluster { cluster, client, pipelines };
         let give_up = Instant::now() + START_MAX;
-        // Its followers tell of a leader that is about to open its side.
+        // Followers tell of a leader that is about to open its side of the pipeline.
         while let Err(failure) = cluster.write_one_each().await {
             anyhow::ensure!(Instant::now() < give_up, "pipelines take no blocks: {failure:#}");
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -86,7 +86,7 @@ impl BlocksCluster {
     }
 }
 
-/// Each write of a log's queue is followed by one fdatasync.
+/// The syncs of a datanode: each write of a log's queue is followed by one fdatasync.
 fn syncs_of(http: &str) -> anyhow::Result<u64> {
     let page = scrape(http).with_context(|| format!("scrape {http}"))?;
     let page = Scrape::parse(&page).map_err(anyhow::Error::msg)?;

@@ -4,7 +4,7 @@ use crate::usage::Usage;
 use std::time::Duration;
 use testkit::{Process, Ready};
 
-/// First heartbeats are over by then, and groups that nobody used doze.
+/// The time after which first heartbeats are over, and groups that nobody used doze.
 const SETTLE: Duration = Duration::from_secs(15);
 
 /// The cost of processes that nobody uses.
@@ -15,7 +15,7 @@ pub struct Idle {
     pub wakeups_per_second: f64,
 }
 
-/// The first datanode, and all processes of the cluster together.
+/// The cost of the first datanode, and that of all processes of the cluster together.
 pub async fn idle_cluster(cluster: &BlocksCluster, title: &str, measured: Duration) -> Vec<Idle> {
     let of = &cluster.cluster;
     let processes = [&of.datanodes[0], &of.datanodes[1], &of.datanodes[2], &of.scms[0], &of.om, &of.gateway];
@@ -32,7 +32,7 @@ pub async fn idle_cluster(cluster: &BlocksCluster, title: &str, measured: Durati
     vec![Idle { name: format!("{title}: one datanode"), ..first }, all]
 }
 
-/// `flotilla dev`: all services and three datanodes of two disks each in one process.
+/// The cost of `flotilla dev`: all services and three datanodes of two disks each in one process.
 pub async fn idle_dev(measured: Duration) -> Idle {
     let dir = tempfile::tempdir().expect("make a temporary directory");
     let line = format!("dev --data {}/data --s3-port 0 --rpc-port 0 --http-port 0", dir.path().display());

@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use types::Payload;
 
-/// Blocks under way at any moment.
+/// The number of blocks under way at any moment.
 pub const WRITERS: usize = 32;
 pub const READERS: usize = 32;
-/// As the client cuts bodies.
+/// The bytes of a chunk, as the client cuts bodies.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The measurements of one window.
 pub struct Measured {
     pub operations: u64,
     pub elapsed: Duration,
-    /// Microseconds, sorted.
+    /// The latencies in microseconds, sorted.
     latencies: Vec<u32>,
-    /// By the three datanodes.
+    /// The processor time of the three datanodes.
     pub cpu_seconds: f64,
     pub syncs: u64,
     pub device_bytes: u64,
-    /// Of the three datanodes, at its end.
+    /// The memory of the three datanodes at the window's end.
     pub resident_bytes: u64,
 }
 
@@ -35,7 +35,7 @@ impl Measured {
         self.operations as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// Of the three datanodes together.
+    /// The processor time of the three datanodes together.
     pub fn cpu_ms_per_operation(&self) -> f64 {
         self.cpu_seconds * 1e3 / self.operations as f64
     }
@@ -51,8 +51,8 @@ impl Measured {
     }
 }
 
-/// Each pipeline gets the same share of the writers: what a datanode has to cope with when many gateways
-/// write.
+/// Writes blocks with the same share of the writers on each pipeline: what a datanode has to cope with when
+/// many gateways write.
 pub async fn write_spread(
     cluster: &BlocksCluster,
     block_bytes: usize,
@@ -71,8 +71,8 @@ pub async fn write_spread(
     measure(cluster, tasks, &window, windows, |latencies| latencies).await
 }
 
-/// The pipelines are chosen as a gateway chooses them, through its code. Answers with the blocks that were
-/// written too.
+/// Writes blocks to pipelines that are chosen as a gateway chooses them, through its code. Answers with the
+/// blocks that were written too.
 pub async fn write_chosen(
     cluster: &BlocksCluster,
     block_bytes: usize,
@@ -104,7 +104,7 @@ pub async fn write_chosen(
     Ok((measured, all))
 }
 
-/// Whole blocks, drawn at random from `pieces`, from whichever replica the client asks.
+/// Reads whole blocks, drawn at random from `pieces`, from whichever replica the client asks.
 pub async fn read(
     cluster: &BlocksCluster,
     pieces: Vec<BlockPiece>,

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long load runs before it counts, and while it does.
+/// The times for which load runs before it counts, and while it does.
 #[derive(Clone, Copy)]
 pub struct Windows {
     pub warm_up: Duration,
@@ -34,7 +34,7 @@ impl Window {
         self.phase.load(Ordering::Relaxed) == OVER
     }
 
-    /// Of an operation that ends at this moment: its microseconds, if it counts.
+    /// Notes the microseconds of an operation that ends at this moment, if it counts.
     pub(crate) fn note(&self, begun: Instant, latencies: &mut Vec<u32>) {
         if self.phase.load(Ordering::Relaxed) == COUNTS {
             latencies.push(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX));

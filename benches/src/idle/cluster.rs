@@ -6,15 +6,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const NODES: usize = 3;
-/// Longer than 200 groups need to elect their leaders on a busy machine.
+/// The time for elections: longer than 200 groups need to elect their leaders on a busy machine.
 const SETTLE_MAX: Duration = Duration::from_secs(120);
-/// First heartbeats and what follows on elections are over by then.
+/// The time after which first heartbeats and what follows on elections are over.
 const WARM_UP: Duration = Duration::from_secs(5);
 
 pub struct Plan {
     pub groups: u64,
     pub measured: Duration,
-    /// Say the process ids before measuring, for a profiler.
+    /// Whether to say the process ids before measuring, for a profiler.
     pub is_held: bool,
 }
 
@@ -72,7 +72,7 @@ impl Drop for Node {
     }
 }
 
-/// Three nodes with all groups, measured at rest; then with a command in each group.
+/// Measures three nodes with all groups, at rest; then with a command in each group.
 pub fn run_mode(mode: Mode, plan: &Plan) -> Value {
     let dir = tempfile::tempdir().expect("make a temporary directory");
     let ports = free_ports();

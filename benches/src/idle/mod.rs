@@ -15,6 +15,8 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// The mode of this name.
+    ///
     /// # Panics
     /// When there is no such mode.
     pub fn of(name: &str) -> Mode {

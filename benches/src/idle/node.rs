@@ -32,7 +32,7 @@ pub struct NodePlan {
 }
 
 impl NodePlan {
-    /// `None` for other arguments.
+    /// The plan in a node's arguments; `None` for other arguments.
     pub fn of(arguments: &[String]) -> Option<NodePlan> {
         let [flag, mode, node, ports, groups, dir] = arguments else { return None };
         (flag == "--node").then(|| NodePlan {
@@ -78,7 +78,7 @@ struct Node {
     plan: NodePlan,
     host: RaftHost,
     space: Arc<LogSpace>,
-    /// One for all groups, as a datanode has one for each disk.
+    /// The database of all groups, as a datanode has one for each disk.
     db: Arc<Db>,
     requests: Arc<AtomicU64>,
 }
@@ -87,7 +87,7 @@ impl Node {
     async fn start(plan: NodePlan) -> anyhow::Result<Node> {
         let id = plan.node as u128 + 1;
         let disk = RealDisk::open(&plan.dir.join("disk"), id).context("open a disk")?;
-        // Many logs on a part of one disk.
+        // The logs are many, and share a part of one disk.
         let options = LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::default() };
         let space = LogSpace::new(Arc::new(disk), options);
         let db = Arc::new(Db::open(&plan.dir.join("db"), &DbOptions::default())?);
@@ -97,7 +97,7 @@ impl Node {
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", plan.ports[plan.node])).await?;
-        // Ends with the process.
+        // The server ends with the process.
         tokio::spawn(rpc::serve(listener, routes.routes(), std::future::pending()));
         Ok(Node { plan, host, space, db, requests })
     }
@@ -150,7 +150,7 @@ impl Node {
         .to_string()
     }
 
-    /// A command in every group that this node leads.
+    /// Applies a command in every group that this node leads.
     async fn touch(&self) -> String {
         let groups = self.host.groups();
         let led = groups.iter().filter(|group| group.status().role == Role::Leader);

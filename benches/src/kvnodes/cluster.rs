@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use types::NodeId;
 
 const NODES: u64 = 3;
-/// The kernel counts CPU time in these (USER_HZ).
+/// The units in which the kernel counts CPU time, in a second (USER_HZ).
 const TICKS_PER_SECOND: u32 = 100;
 const START_MAX: Duration = Duration::from_secs(30);
-/// Longer than any write of a bench takes.
+/// The time for a write: longer than any of a bench takes.
 const WRITE_MAX: Duration = Duration::from_secs(60);
 
 /// Three nodes on free ports of this machine, in a temporary directory.
@@ -33,7 +33,7 @@ pub struct Counters {
 }
 
 impl KvCluster {
-    /// `more`: further arguments of the nodes.
+    /// Starts the nodes. `more`: further arguments of all.
     pub async fn start(groups: u32, more: &[String]) -> KvCluster {
         let dir = tempfile::tempdir().expect("make a temporary directory");
         let addresses = AddressBook::default();
@@ -98,7 +98,7 @@ impl KvCluster {
     }
 }
 
-/// Taken and let go again: another process could come in between, and the node would say so.
+/// Ports that were taken and let go again: another process could come in between, and the node would say so.
 fn free_ports() -> Vec<u16> {
     let bound = (0..NODES).map(|_| TcpListener::bind("127.0.0.1:0").expect("bind a free port"));
     let bound: Vec<_> = bound.collect();

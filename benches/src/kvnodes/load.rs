@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How long load runs before it counts, and while it does.
+/// The times for which load runs before it counts, and while it does.
 #[derive(Clone, Copy)]
 pub struct Windows {
     pub warm_up: Duration,
     pub measured: Duration,
 }
 
-/// 16-byte keys and values: `write_share` of a hundred operations set, the rest read.
+/// A load of 16-byte keys and values: `write_share` of a hundred operations set, the rest read.
 #[derive(Clone, Copy)]
 pub struct KvLoad {
     pub outstanding: usize,
@@ -23,7 +23,7 @@ pub struct KvLoad {
     pub write_share: u64,
 }
 
-/// Bytes to replicate.
+/// A load of bytes to replicate.
 #[derive(Clone)]
 pub struct PutLoad {
     pub outstanding: usize,
@@ -35,7 +35,7 @@ pub struct Measured {
     pub operations: u64,
     pub failed: u64,
     pub elapsed: Duration,
-    /// Microseconds, sorted.
+    /// The latencies in microseconds, sorted.
     pub latencies: Vec<u32>,
     pub used: Counters,
 }
@@ -52,7 +52,7 @@ pub trait Operation: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), CallError>> + Send;
 }
 
-/// Distinct keys of a group.
+/// The number of distinct keys of a group.
 const KEYS: u64 = 1 << 16;
 
 impl Operation for KvLoad {
@@ -170,7 +170,7 @@ impl Measured {
         self.latencies.get(nth).map_or(f64::NAN, |micros| f64::from(*micros) / 1e3)
     }
 
-    /// Of the three servers together.
+    /// The processor time of the three servers together.
     pub fn cpu_ms_per_operation(&self) -> f64 {
         self.used.cpu.as_secs_f64() * 1e3 / self.operations as f64
     }
@@ -179,7 +179,7 @@ impl Measured {
         self.used.syncs as f64 / self.operations as f64
     }
 
-    /// Cores that the servers used.
+    /// The cores that the servers used.
     pub fn server_cores(&self) -> f64 {
         self.used.cpu.as_secs_f64() / self.elapsed.as_secs_f64()
     }

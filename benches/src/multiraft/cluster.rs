@@ -13,8 +13,8 @@ use types::{LogId, LogIndex, OwnerId, Payload, Term, crc_chunks};
 pub const NODES: usize = 3;
 pub const DISKS_PER_NODE: usize = 12;
 
-/// Of one log, from its proposal until all three replicas are durable. Two logs on a disk are below what a
-/// disk lets queue (256 MiB).
+/// The bytes of one log that may be under way, from their proposal until all three replicas are durable. Two
+/// logs on a disk are below what a disk lets queue (256 MiB).
 const UNDER_WAY_BYTES_MAX: usize = 96 << 20;
 
 /// Three nodes and their disks, and Raft groups of which only what costs time is here: the leader appends and
@@ -31,7 +31,7 @@ pub(super) struct Cluster {
 struct Group {
     leader: usize,
     leader_log: Log,
-    /// Nodes and the way to the log there.
+    /// The nodes of the followers, and the way to the log there.
     followers: Vec<(usize, mpsc::UnboundedSender<Replicated>)>,
     next: AtomicU64,
     under_way: Arc<Semaphore>,
@@ -56,7 +56,7 @@ struct WriteState {
 }
 
 impl Write {
-    /// The leader knows that one more replica has it.
+    /// Notes that one more replica has the entry, as its leader knows; two are a quorum.
     fn durable_on_one_more(&self) {
         let mut state = self.state.lock().expect("no holder panics");
         state.durable += 1;
@@ -113,7 +113,7 @@ impl Cluster {
 
     fn propose(&self, group: &Group, bytes: u64, write: Arc<Write>) {
         let index = LogIndex(group.next.fetch_add(1, Ordering::Relaxed));
-        // The sums are not looked at: nobody reads these entries.
+        // The checksums are not looked at: nobody reads these entries.
         let body = Payload::unverified(
             self.zeros.slice(..bytes as usize),
             vec![0; crc_chunks(bytes as usize)].into(),
@@ -129,7 +129,7 @@ impl Cluster {
         append(&group.leader_log, entry, write, Duration::ZERO);
     }
 
-    /// For how long each disk was at work, node after node.
+    /// The time for which each disk was at work, node after node.
     pub(super) fn busy(&self) -> Vec<Duration> {
         self.disks.iter().map(SimDisk::busy).collect()
     }
@@ -158,7 +158,7 @@ impl Group {
                 leader_log = Some(log);
             } else {
                 let (sender, entries) = mpsc::unbounded_channel();
-                // Ends when the cluster, and with it the sender, is gone.
+                // The task ends when the cluster, and with it the sender, is gone.
                 tokio::spawn(follow(log, entries));
                 followers.push((node, sender));
             }
@@ -190,7 +190,7 @@ fn append(log: &Log, entry: Entry, write: Arc<Write>, reply: Duration) {
         if reply.is_zero() {
             return write.durable_on_one_more();
         }
-        // Ends after one sleep.
+        // The task ends after one sleep.
         tokio::spawn(async move {
             sleep(reply).await;
             write.durable_on_one_more();

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The source of the idea reports the share of writes under 200 ms.
+/// The latencies below which the share of writes is shown: the source of the idea reports those under 200 ms.
 const LIMITS_MS: [u64; 4] = [50, 100, 200, 500];
 const BAR_CHARS: usize = 20;
 
@@ -15,17 +15,17 @@ const BAR_CHARS: usize = 20;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub logs: usize,
-    /// Entries: an object of at most 1 MiB is one, a larger one is several.
+    /// The latencies of entries: an object of at most 1 MiB is one, a larger one is several.
     pub chunks: Latencies,
     pub objects: Latencies,
-    /// Acknowledged while measuring.
+    /// The bytes per second that were acknowledged while measuring.
     pub bytes_per_second: f64,
     /// Share of the time in which each disk was at work, node after node.
     pub utilization: Vec<f64>,
     pub device_bytes_per_payload_byte_and_replica: f64,
 }
 
-/// Sorted.
+/// Latencies, sorted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latencies(Vec<Duration>);
 
@@ -56,7 +56,7 @@ impl Outcome {
         }
     }
 
-    /// Of the disks with this number, one on each node.
+    /// The share of time in which the disks with this number, one on each node, were at work.
     fn utilization_of(&self, disk: usize) -> f64 {
         let same = self.utilization.iter().skip(disk).step_by(DISKS_PER_NODE);
         same.sum::<f64>() / (self.utilization.len() / DISKS_PER_NODE) as f64

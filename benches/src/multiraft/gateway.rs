@@ -6,7 +6,7 @@ use futures::StreamExt;
 use std::sync::{Arc, Mutex};
 use tokio::time::{Instant, sleep};
 
-/// As the write path cuts objects.
+/// The bytes of a chunk, as the write path cuts objects.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The chunks that a stream keeps unacknowledged (16 MiB, DESIGN.md §3).

@@ -23,21 +23,21 @@ use std::time::Duration;
 use time::SLOWED;
 use tokio::time::{Instant, sleep_until};
 
-/// One run.
+/// One run of three nodes under a load.
 #[derive(Clone, Copy, Debug)]
 pub struct World {
     /// Raft groups; each has a replica on every node, number i on disk i mod 12.
     pub logs: usize,
     pub load: Load,
     pub seed: u64,
-    /// Not measured.
+    /// The time before anything is measured.
     pub warm_up: Duration,
     pub measured: Duration,
 }
 
 impl World {
-    /// Runs it on a runtime of one thread whose clock is paused. What was begun while measuring is waited
-    /// for, so slow writes count as much as fast ones.
+    /// Runs the world on a runtime of one thread whose clock is paused. What was begun while measuring is
+    /// waited for, so slow writes count as much as fast ones.
     pub async fn run(self) -> Outcome {
         let cluster = Cluster::start(self.logs, self.seed).await;
         let gateway = Gateway::new(cluster.clone(), self.seed);

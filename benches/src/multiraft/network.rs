@@ -3,10 +3,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// One way, between any two machines.
+/// The time of a message between any two machines, one way.
 pub(super) const LATENCY: Duration = Duration::from_micros(200 * SLOWED as u64);
 
-/// 25 Gbit/s. With 10 the network, not the disks, would be the limit of nodes with twelve of them.
+/// The rate of a network interface: 25 Gbit/s. With 10 the network, not the disks, would be the limit of
+/// nodes with twelve of them.
 const BYTES_PER_SECOND: u64 = 25_000_000_000 / 8 / SLOWED as u64;
 
 /// A node's network interface, both directions at full speed; in each, messages follow one another.
@@ -21,12 +22,12 @@ impl Nic {
         Nic { sending: Mutex::new(idle_since), receiving: Mutex::new(idle_since) }
     }
 
-    /// When a message that is sent now has arrived, whole.
+    /// The time when a message that is sent now has arrived, whole.
     pub(super) fn send(&self, to: &Nic, bytes: u64) -> Instant {
         take(&to.receiving, take(&self.sending, Instant::now(), bytes), bytes) + LATENCY
     }
 
-    /// When a message has arrived that somebody outside of the cluster sends now.
+    /// The time when a message has arrived that somebody outside of the cluster sends now.
     pub(super) fn receive(&self, bytes: u64) -> Instant {
         take(&self.receiving, Instant::now(), bytes) + LATENCY
     }

@@ -6,7 +6,7 @@ use disk::sim::Random;
 const SMALL_BYTES_MAX: u64 = 128 << 10;
 const SMALL_BUSY_BYTES: u64 = 512 << 10;
 
-/// `in_flight_bytes` has the bytes under way on each log.
+/// The log that takes an object. `in_flight_bytes` has the bytes under way on each log.
 pub(super) fn choose(in_flight_bytes: &[u64], bytes: u64, random: &mut Random) -> usize {
     if bytes <= SMALL_BYTES_MAX
         && let Some(quiet) = in_flight_bytes.iter().position(|busy| busy + bytes <= SMALL_BUSY_BYTES)

@@ -11,7 +11,7 @@ const OBJECT_BYTES_MAX: f64 = (64 << 20) as f64;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// Objects arrive whatever becomes of those before them (Poisson), so many bytes a second on average.
+    /// Objects arrive whatever becomes of those before them (Poisson), at so many bytes a second on average.
     Open { bytes_per_second: u64 },
     /// So many writers, each with one object after another: as much as the cluster takes.
     Closed { writers: usize },
@@ -57,8 +57,8 @@ impl Load {
     }
 }
 
-/// Log-uniform: as many objects between 1 and 2 KiB as between 32 and 64 MiB. Nearly all bytes are in large
-/// ones.
+/// A random size, log-uniform: as many objects between 1 and 2 KiB as between 32 and 64 MiB. Nearly all bytes
+/// are in large ones.
 fn object_bytes(random: &mut Random) -> u64 {
     (OBJECT_BYTES_MIN * (OBJECT_BYTES_MAX / OBJECT_BYTES_MIN).powf(uniform(random))) as u64
 }
@@ -67,7 +67,7 @@ fn mean_object_bytes() -> f64 {
     (OBJECT_BYTES_MAX - OBJECT_BYTES_MIN) / (OBJECT_BYTES_MAX / OBJECT_BYTES_MIN).ln()
 }
 
-/// In (0, 1].
+/// A random number in (0, 1].
 fn uniform(random: &mut Random) -> f64 {
     ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use testkit::prometheus::Scrape;
 use testkit::{Process, free_addresses};
 
-/// A busy machine takes its time, and SCM moves one leader at a time.
+/// The time for the start: a busy machine is slow, and SCM moves one leader at a time.
 const WHOLE_WITHIN: Duration = Duration::from_secs(180);
 
 /// The thread of an io_uring, or those that take its place, and the kernel's workers for it.
@@ -29,7 +29,7 @@ pub struct OmCluster {
 
 pub(super) struct OmProcess {
     process: Process,
-    /// "http://host:port" of its metrics.
+    /// The address of the OM's metrics, "http://host:port".
     http: String,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct OmProcess {
 #[derive(Clone, Copy)]
 pub(super) struct Spent {
     pub(super) cpu_seconds: f64,
-    /// That of the threads that do nothing but write and sync.
+    /// The processor time of the threads that do nothing but write and sync.
     pub(super) disk_cpu_seconds: f64,
     pub(super) device_bytes: u64,
     /// Writes of the groups' logs, each of which is followed by one fdatasync.
@@ -45,7 +45,7 @@ pub(super) struct Spent {
 }
 
 impl OmCluster {
-    /// With all groups on all OMs, their leaders spread, and a bucket in each group.
+    /// Starts a cluster with all groups on all OMs, their leaders spread, and a bucket in each group.
     pub fn start(binary: &Path, oms: usize, groups: u64) -> anyhow::Result<OmCluster> {
         let dir = tempfile::tempdir()?;
         let scm = free_addresses(1).remove(0);
@@ -138,7 +138,7 @@ impl OmCluster {
         Ok(Spent { cpu_seconds, disk_cpu_seconds, device_bytes, syncs })
     }
 
-    /// Of the OM that has the most.
+    /// The memory of the OM that has the most.
     pub fn resident_bytes(&self) -> u64 {
         self.oms.iter().map(|om| Usage::resident_bytes_of(om.process.pid())).max().unwrap_or_default()
     }
@@ -146,7 +146,7 @@ impl OmCluster {
     /// The processor time of all OMs, in percent of a core, and how often a thread of theirs wakes in a second, while
     /// nobody uses them.
     pub fn idle(&self, measured: Duration) -> (f64, f64) {
-        /// What follows on elections is over by then, and the groups doze.
+        /// The time after which what follows on elections is over, and the groups doze.
         const SETTLE: Duration = Duration::from_secs(20);
         std::thread::sleep(SETTLE);
         let usages = || self.oms.iter().map(|om| Usage::of(om.process.pid())).collect::<Vec<_>>();

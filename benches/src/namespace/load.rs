@@ -13,11 +13,11 @@ pub struct Load<'a> {
     pub count: u64,
     /// The number with which names begin.
     pub first: u64,
-    /// Names that were written before.
+    /// The number of names that were written before.
     pub written: u64,
 }
 
-/// What the clients saw, and what the OMs spent on it, all together.
+/// The measurements of a load: what the clients saw, and what the OMs spent on it, all together.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// The last line that `flotilla load --json` printed; of several groups: rates add up, and the worst latencies count.
@@ -25,7 +25,7 @@ pub struct Measured {
     /// The lines before: one for each ten seconds. Of several groups: none.
     pub windows: Vec<Value>,
     pub cpu_seconds: f64,
-    /// Of that, what the threads took that do nothing but write and sync.
+    /// The part of `cpu_seconds` that is of threads which do nothing but write and sync.
     pub disk_cpu_seconds: f64,
     pub device_bytes: u64,
     pub syncs: f64,
@@ -40,7 +40,7 @@ impl Measured {
         self.cpu_seconds * 1e3 / self.operations()
     }
 
-    /// The rate of the slowest of the windows, of the first one's.
+    /// The rate of the slowest window as a share of the first one's.
     pub fn slowest_window(&self) -> Option<f64> {
         let mut rates = self.windows.iter().filter_map(|line| line["per_second"].as_f64());
         let first = rates.next()?;
@@ -48,7 +48,7 @@ impl Measured {
     }
 }
 
-/// Names of 256 bytes with a KiB of metadata, in all groups alike.
+/// Loads all groups alike, with names of 256 bytes and a KiB of metadata.
 pub fn load(cluster: &OmCluster, load: Load<'_>) -> anyhow::Result<Measured> {
     let before = cluster.spent()?;
     let each = (0..cluster.groups).map(|group| load_begin(cluster, load, group));
@@ -100,7 +100,7 @@ fn load_begin(cluster: &OmCluster, load: Load<'_>, group: u64) -> anyhow::Result
         .context("run flotilla load")
 }
 
-/// The lines that it printed, of which the last one is the total.
+/// The lines that `flotilla load` printed, of which the last one is the total.
 fn load_end(load: Child) -> anyhow::Result<Vec<Value>> {
     let said = load.wait_with_output()?;
     ensure!(said.status.success(), "flotilla load: {}", said.status);

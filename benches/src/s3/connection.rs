@@ -8,10 +8,10 @@ use std::time::Duration;
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The bytes that are read with one call.
 const READ_BYTES: usize = 256 << 10;
-/// Of an answer's head, and of the text of an error.
+/// The most bytes of an answer's head, and of the text of an error.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// The server says that it cannot do this now (503), which every S3 client answers by trying again.
+/// The server's word that it cannot do this now (503), which every S3 client answers by trying again.
 #[derive(Debug, thiserror::Error)]
 #[error("it answers 503: {0}")]
 pub(crate) struct Refused(String);

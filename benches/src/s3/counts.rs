@@ -10,7 +10,8 @@ use std::process::Command;
 use std::time::Instant;
 use testkit::prometheus::Scrape;
 
-/// One after the other, enough of them that one round of heartbeats makes no difference.
+/// The number of operations, one after the other: enough of them that one round of heartbeats makes no
+/// difference.
 const OPERATIONS: u32 = 500;
 const WARM_UP: u32 = 50;
 const SOURCE: &str = include_str!("counts.c");
@@ -22,11 +23,11 @@ pub struct Counted {
     /// gRPC calls that came in, and messages in them: a stream is one call.
     pub calls: f64,
     pub messages: f64,
-    /// Times a thread went to sleep and was woken.
+    /// The number of times that a thread went to sleep and was woken.
     pub wakeups: f64,
     pub allocations: f64,
     pub allocated_bytes: f64,
-    /// In user space, of a KiB and more.
+    /// Copies in user space, of a KiB and more.
     pub copies: f64,
     pub copied_bytes: f64,
 }
@@ -85,7 +86,7 @@ pub fn operations_counted(
     Ok(names.zip(each).map(|(process, counted)| Counted { process, ..counted }).collect())
 }
 
-/// Of one kind of process, in the order of the fields of [`Counted`].
+/// The counts of one kind of process, in the order of the fields of [`Counted`].
 #[derive(Clone, Copy, Default)]
 struct Counts([u64; 7]);
 

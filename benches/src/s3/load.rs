@@ -8,9 +8,9 @@ use anyhow::ensure;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// One of so many bodies that are read is compared with what was written.
+/// One body in so many that are read is compared with what was written.
 const COMPARED_EVERY: u64 = 16;
-/// Of one page.
+/// The number of objects on one page of a list.
 const LISTED: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Kind {
     Get,
     Head,
     List,
-    /// Half GETs, a quarter PUTs, a fifth HEADs, the rest pages of a list.
+    /// A mix: half GETs, a quarter PUTs, a fifth HEADs, the rest pages of a list.
     Mixed,
 }
 
@@ -54,7 +54,7 @@ impl Kind {
     }
 }
 
-/// How long load runs, and how much of it there has to be.
+/// The pace of load: how long it runs, and how much of it there has to be.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub windows: Windows,
@@ -66,10 +66,10 @@ pub struct Pace {
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     pub operations: u64,
-    /// Answered with 503, in warm-ups too.
+    /// The number of requests that were answered with 503, in warm-ups too.
     pub refused: u64,
     pub seconds: f64,
-    /// Microseconds, sorted.
+    /// The latencies in microseconds, sorted.
     latencies: Vec<u32>,
     /// Seconds of processor time, by process.
     pub cpu: Vec<(&'static str, f64)>,
@@ -91,7 +91,7 @@ impl Measured {
         seconds * 1e3 / self.operations as f64
     }
 
-    /// Of all processes of the target.
+    /// The processor time of all processes of the target.
     pub fn cpu_ms(&self) -> f64 {
         self.ms_per_operation(self.cpu.iter().map(|(_, seconds)| seconds).sum())
     }
@@ -112,7 +112,7 @@ impl Measured {
     }
 }
 
-/// One window of load on a target that was filled with objects of this size.
+/// Runs one window of load on a target that was filled with objects of this size.
 pub fn run(
     target: &Target,
     kind: Kind,
@@ -166,7 +166,7 @@ pub fn run(
     })
 }
 
-/// One request after the other on one connection.
+/// A client that makes one request after the other on one connection.
 pub(super) struct Client<'a> {
     target: &'a Target,
     size: &'a Size,
@@ -186,7 +186,7 @@ impl<'a> Client<'a> {
         Ok(Client { target, size, objects, connection, random: Random::new(seed as u64) })
     }
 
-    /// The latencies of what ended while it counted, and how often it was refused.
+    /// The latencies of operations that ended while they counted, and the number of those that were refused.
     fn work(mut self, kind: Kind, window: &Window, ended: &AtomicU64) -> anyhow::Result<(Vec<u32>, u64)> {
         let (mut latencies, mut refused) = (Vec::new(), 0);
         while !window.is_over() {
@@ -197,7 +197,7 @@ impl<'a> Client<'a> {
                     window.note(begun, &mut latencies);
                     ended.fetch_add(1, Ordering::Relaxed);
                 }
-                // It ends the connection of a body that was not read.
+                // The refusal of a body that was not read ends the connection.
                 Err(failure) if failure.is::<Refused>() => {
                     refused += 1;
                     self.connection = self.target.connect()?;
@@ -248,7 +248,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// A page that begins anywhere but at the end.
+    /// Lists a page that begins anywhere but at the end.
     fn list(&mut self) -> anyhow::Result<()> {
         let first = self.random.below(self.size.kept.saturating_sub(LISTED).max(1));
         let path = format!("/{}", self.target.bucket);

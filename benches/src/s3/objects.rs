@@ -1,12 +1,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of the objects of one row.
+/// The size of the objects of one row.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Size {
     pub name: &'static str,
     pub bytes: usize,
-    /// Objects that are there to be read: enough to differ, few enough to be written in seconds.
+    /// The number of objects that are there to be read: enough to differ, few enough to be written in
+    /// seconds.
     pub kept: u64,
 }
 
@@ -27,7 +28,7 @@ const SHIFT_MAX: usize = 1 << 20;
 #[derive(Clone)]
 pub struct Objects {
     pattern: Arc<[u8]>,
-    /// Of the next object that is written besides those that are kept.
+    /// The number of the next object that is written besides those that are kept.
     next: Arc<AtomicU64>,
 }
 

@@ -3,7 +3,7 @@ use crate::Peak;
 use crate::usage::Usage;
 use std::time::Duration;
 
-/// Between two looks at memory.
+/// The time between two looks at memory.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Seconds of processor time so far, by what is reported together.
@@ -12,7 +12,7 @@ pub(super) fn cpu_seconds(target: &Target) -> Vec<(&'static str, f64)> {
     target.processes.iter().map(|(name, pids)| (*name, of(pids))).collect()
 }
 
-/// The clients' own.
+/// The seconds of processor time of the clients, which are in this process.
 pub(super) fn own_cpu_seconds() -> f64 {
     Usage::of(std::process::id()).cpu_seconds
 }

@@ -4,9 +4,9 @@ use std::io::Write;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// As signed requests name a region; any will do for Flotilla, MinIO wants this one.
+/// The region that signed requests name; any will do for Flotilla, MinIO wants this one.
 const REGION: &str = "us-east-1";
-/// Bodies are not hashed by who sends them: over TLS no SDK does it.
+/// The word for a body that its sender does not hash: over TLS no SDK does it.
 const PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 
 #[derive(Clone)]
@@ -15,8 +15,8 @@ pub(crate) struct Keys {
     pub(crate) secret_key: String,
 }
 
-/// Writes heads of requests, signed with Version 4. Good for the quarter of an hour that servers allow a
-/// clock to be off.
+/// A signer that writes heads of requests, signed with Version 4. Good for the quarter of an hour that
+/// servers allow a clock to be off.
 #[derive(Clone)]
 pub(crate) struct Signer {
     host: String,
@@ -26,12 +26,12 @@ pub(crate) struct Signer {
     time: String,
 }
 
-/// The query of a request, in characters that need no encoding.
+/// A request that is to be signed, in characters that need no encoding.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) method: &'a str,
     pub(crate) path: &'a str,
-    /// In the order of its names.
+    /// The query, in the order of its names.
     pub(crate) query: &'a str,
     pub(crate) body_bytes: usize,
 }
@@ -48,7 +48,7 @@ impl Signer {
         Signer { host: host.to_owned(), access_key: keys.access_key.clone(), key, scope, time }
     }
 
-    /// Replaces what is in `head`.
+    /// Writes the head of a request in the place of what is in `head`.
     pub(crate) fn write_head(&self, asked: Asked<'_>, head: &mut Vec<u8>) {
         let Asked { method, path, query, body_bytes } = asked;
         let Signer { host, access_key, key, scope, time } = self;

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
 
-/// Pipelines come within seconds; a busy machine takes its time.
+/// The time for the start: pipelines come within seconds, and a busy machine is slow.
 const START_MAX: Duration = Duration::from_secs(60);
-/// Clients that write what is to be read.
+/// The number of clients that write what is to be read.
 const FILLERS: u64 = 8;
 
 /// A server under load: a cluster of ours, or somebody else's.
@@ -17,15 +17,14 @@ pub struct Target {
     address: String,
     keys: Keys,
     pub(super) bucket: String,
-    /// The processes that it consists of, by what is reported together; nothing of a server that we did not
-    /// start.
+    /// The processes of the target, by what is reported together; nothing of a server that we did not start.
     pub(super) processes: Vec<(&'static str, Vec<u32>)>,
-    // Ends with it.
+    // The cluster ends with the target.
     cluster: Option<Cluster>,
 }
 
 impl Target {
-    /// Three datanodes, SCM, OM and a gateway of this binary, each a process.
+    /// Starts three datanodes, SCM, OM and a gateway of this binary, each a process.
     pub fn start(name: &str, binary: &Path) -> anyhow::Result<Target> {
         let options = ClusterOptions { container_bytes_max: 2 << 30, ..ClusterOptions::default() };
         let cluster = Cluster::start(binary, &options);
@@ -59,7 +58,7 @@ impl Target {
         Connection::open(&self.address, Signer::new(&self.address, &self.keys))
     }
 
-    /// Where the processes of one kind show their metrics.
+    /// The addresses at which the processes of one kind show their metrics.
     pub(super) fn http_of(&self, name: &str) -> Vec<String> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         match name {
@@ -119,7 +118,8 @@ pub(super) fn put(path: &str, body_bytes: usize) -> Asked<'_> {
     Asked { method: "PUT", path, query: "", body_bytes }
 }
 
-/// Another one each time: a server that somebody else runs may have those of earlier runs.
+/// The name of a bucket, another one each time: a server that somebody else runs may have those of earlier
+/// runs.
 fn bucket() -> String {
     format!("bench-{}-{}", std::process::id(), time::OffsetDateTime::now_utc().unix_timestamp())
 }

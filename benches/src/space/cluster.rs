@@ -35,12 +35,13 @@ impl SpaceCluster {
         Room::of((0..DATANODES).map(|node| self.cluster.disk(node, 0)).collect())
     }
 
-    /// What of them is containers.
+    /// The directories of containers in them.
     pub fn containers(&self) -> Room {
         Room::of((0..DATANODES).map(|node| self.cluster.disk(node, 0).join("containers")).collect())
     }
 
-    /// The last line that `flotilla load` printed. One that failed or found something wrong is an error.
+    /// Runs `flotilla load`, and returns the last line that it printed. A load that failed or found something
+    /// wrong is an error.
     pub fn load(&self, words: &str) -> anyhow::Result<Value> {
         let line = format!("load {words} --scm {} --json", self.cluster.scm_address);
         let said = flotilla(&line)?;
@@ -50,7 +51,7 @@ impl SpaceCluster {
         Ok(serde_json::from_str(last)?)
     }
 
-    /// Pieces and blocks of which the groups of names have not heard yet that they are gone.
+    /// The number of pieces and blocks of which the groups of names have not heard yet that they are gone.
     pub fn waiting(&self) -> anyhow::Result<u64> {
         let said = flotilla(&format!("admin --scm {} --json om unused", self.cluster.scm_address))?;
         let groups: Vec<Value> = serde_json::from_slice(&said.stdout).context("admin om unused")?;
@@ -59,7 +60,7 @@ impl SpaceCluster {
         Ok(pieces.context("a group does not say what waits")? + blocks.context("nor which blocks")?)
     }
 
-    /// Processor time so far, by role.
+    /// The processor time so far, by role.
     pub fn seconds(&self) -> [(&'static str, f64); 3] {
         let of = |processes: &[Process]| {
             processes.iter().map(|process| Usage::of(process.pid()).cpu_seconds).sum::<f64>()
@@ -68,7 +69,7 @@ impl SpaceCluster {
         [("om", of(om)), ("scm", of(&self.cluster.scms)), ("datanodes", of(&self.cluster.datanodes))]
     }
 
-    /// Of the process of each role that has the most.
+    /// The memory of the process of each role that has the most.
     pub fn resident_bytes(&self) -> [(&'static str, u64); 3] {
         let of = |processes: &[Process]| {
             processes.iter().map(|process| Usage::resident_bytes_of(process.pid())).max().unwrap_or_default()

@@ -3,10 +3,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 use testkit::disk_bytes;
 
-/// Between two looks at directories.
+/// The time between two looks at directories.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What directories take on their disk, as `du` counts.
+/// The room that directories take on their disk, as `du` counts.
 #[derive(Clone, Debug)]
 pub struct Room {
     directories: Vec<PathBuf>,

@@ -11,7 +11,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// The clock starts now.
+    /// Begins a turn, whose clock starts now.
     pub(super) fn new(case: Case, limits: Limits) -> Budget {
         let appends = limits.payload_bytes / case.payload_bytes as u64;
         let started = Instant::now();
@@ -26,8 +26,8 @@ impl Budget {
     }
 }
 
-/// For contenders whose calls block: a thread for each log, which appends `case.window` payloads with one
-/// call, waits until they are durable, and does it again.
+/// Appends in a thread for each log, for contenders whose calls block: it appends `case.window` payloads with
+/// one call, waits until they are durable, and does it again.
 pub(super) fn append_in_threads<A>(case: Case, limits: Limits, appenders: &mut [A]) -> Appended
 where
     A: FnMut() + Send,

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-/// Payload of all logs together that is appended and not yet acknowledged: half of what our log lets queue.
+/// The most payload of all logs together that is appended and not yet acknowledged: half of what our log lets
+/// queue.
 const UNDER_WAY_BYTES_MAX: usize = 128 << 20;
 
-/// So many logs, and in each of them so many appends of so many bytes always under way.
+/// A case: so many logs, and in each of them so many appends of so many bytes always under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     pub logs: usize,
@@ -40,7 +41,7 @@ impl Case {
     }
 }
 
-/// When a turn ends: whichever comes first.
+/// The limits at which a turn ends: whichever comes first.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub duration: Duration,
@@ -52,7 +53,7 @@ pub struct Limits {
 pub struct Appended {
     pub appends: u64,
     pub elapsed: Duration,
-    /// From the call to its acknowledgement; one for each append, or for each batch when they are
+    /// The times from a call to its acknowledgement: one for each append, or for each batch when they are
     /// acknowledged together.
     pub latencies: Vec<Duration>,
 }
@@ -61,7 +62,7 @@ pub struct Appended {
 pub trait Contender {
     /// Appends to all logs at once until a limit is reached; everything is durable on return.
     fn append(&mut self, limits: Limits) -> Appended;
-    /// Syncs of files and directories so far.
+    /// The number of syncs of files and directories so far.
     fn syncs(&self) -> u64;
     /// Gives back the space of what was appended: the logs go on behind it. Not measured.
     fn reclaim(&mut self);

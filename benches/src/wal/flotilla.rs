@@ -16,7 +16,7 @@ use types::{LogId, LogIndex, OwnerId, Payload, Term};
 /// under way; each has a buffer of its own, copied and checksummed as what arrives from a network would be.
 pub(super) struct Flotilla {
     case: Case,
-    // Before the runtime: logs close on it.
+    // The logs come before the runtime: they close on it.
     logs: Vec<Log>,
     syncs: Syncs,
     payload: Arc<[u8]>,

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// The kernel counts CPU time in these (USER_HZ).
+/// The units in which the kernel counts CPU time, in a second (USER_HZ).
 const TICKS_PER_SECOND: u32 = 100;
 
 /// The use of this process so far, as the kernel counts it. Contenders take turns and are idle otherwise, so

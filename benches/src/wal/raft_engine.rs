@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Files that hold nothing any more are recycled as soon as the queue is this long.
 const PURGE_THRESHOLD: ReadableSize = ReadableSize::mb(256);
 
-/// TiKV's log engine: all logs in one file, one sync for all that wait. Its own defaults, except that it does
-/// not try to compress. A thread for each log; a window is one `LogBatch` with so many entries.
+/// TiKV's log engine: all logs in one file, one sync for all that wait, and its own defaults, except that it
+/// does not try to compress. A thread for each log; a window is one `LogBatch` with so many entries.
 pub(super) struct RaftEngine {
     case: Case,
     engine: Engine<CountingFileSystem>,

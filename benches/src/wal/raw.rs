@@ -23,18 +23,19 @@ pub(super) struct Raw {
 
 /// The file system's knowledge of the blocks that are written to.
 enum FileSpace {
-    /// Allocated and never written, as new segments are: each sync also commits to the journal that they are
-    /// now.
+    /// The blocks are allocated and never written, as new segments are: each sync also commits to the journal
+    /// that they are written now.
     Preallocated { file_bytes: u64 },
-    /// Written before: nothing but data goes to the device. What a log could do at most if its space were
-    /// recycled.
+    /// The blocks were written before: nothing but data goes to the device. What a log could do at most if
+    /// its space were recycled.
     Overwritten { file_bytes: u64 },
 }
 
 impl Raw {
     pub(super) fn preallocated(case: Case, limits: Limits, root: &Path) -> Raw {
         let budget = limits.payload_bytes.div_ceil(case.logs as u64);
-        // Threads share the budget and are not equally fast: whoever reaches the end begins again.
+        // The threads share the budget and are not equally fast: one that reaches the end of its file begins
+        // again.
         let file_bytes = (2 * budget).next_multiple_of((case.payload_bytes * case.window) as u64);
         Raw::new(case, root, FileSpace::Preallocated { file_bytes })
     }
@@ -53,7 +54,7 @@ impl Raw {
     }
 
     fn create_files(&mut self) {
-        // Whoever had these blocks before is gone first.
+        // The files that had these blocks before go first.
         self.files.clear();
         let _ = std::fs::remove_dir_all(&self.root);
         match self.space {
@@ -83,8 +84,8 @@ impl Raw {
         });
     }
 
-    /// In pieces of the size that is written later: the kernel counts what is written in units of how the
-    /// page cache was filled.
+    /// Fills a file in pieces of the size that is written later: the kernel counts what is written in units
+    /// of how the page cache was filled.
     fn fill(&self, path: &Path, bytes: u64) {
         let mut file = File::create(path).expect("create a raw file");
         for _ in 0..bytes / self.batch.len() as u64 {

@@ -2,7 +2,7 @@ use super::{Case, Rounds};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The figures that the project wants to reach; each is said with its figure at the end.
+/// The figures that the project wants to reach; each goal is printed with its figure at the end.
 const OF_RAW_AT_1_MIB_MIN: f64 = 0.9;
 const OF_PEERS_MIN: f64 = 2.0;
 const DEVICE_BYTES_AT_1_MIB_MAX: f64 = 1.02;
@@ -63,8 +63,8 @@ fn find<'a>(rounds: &'a [Rounds], name: &str) -> Option<&'a Rounds> {
     rounds.iter().find(|rounds| rounds.name == name)
 }
 
-/// Of rates in the same round, so that what the machine did meanwhile is the same for both. Not a number when
-/// one of them does not take part.
+/// The median ratio of rates in the same round, so that what the machine did meanwhile is the same for both.
+/// Not a number when one of them does not take part.
 fn ratio(of: Option<&Rounds>, to: Option<&Rounds>) -> f64 {
     let (Some(of), Some(to)) = (of, to) else { return f64::NAN };
     median(of.appends_per_second.iter().zip(&to.appends_per_second).map(|(of, to)| of / to).collect())

@@ -5,8 +5,8 @@ use rocksdb::{DB, DBCompactionStyle, FifoCompactOptions, Options, WriteBatch, Wr
 use std::path::Path;
 
 /// Logs in one RocksDB, each write synced to its WAL. A thread for each log; a window is one `WriteBatch`
-/// with so many puts. Spared what a log does not need: no compaction, old tables dropped whole, WAL files
-/// recycled, a write buffer so large that tables are seldom written.
+/// with so many puts. RocksDB is spared what a log does not need: no compaction, old tables dropped whole,
+/// WAL files recycled, a write buffer so large that tables are seldom written.
 pub(super) struct Rocks {
     case: Case,
     options: Options,

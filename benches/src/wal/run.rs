@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a run is.
+/// The length of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Each contender has so many turns in each case; one more comes first and is not counted.
+    /// The number of turns that each contender has in each case; one more comes first and is not counted.
     pub rounds: usize,
     pub limits: Limits,
 }
@@ -23,15 +23,15 @@ impl Plan {
 pub struct Rounds {
     pub name: String,
     pub case: Case,
-    /// Of each round.
+    /// The rate of each round.
     pub appends_per_second: Vec<f64>,
     pub appends: u64,
     pub syncs: u64,
     pub device_bytes: u64,
     pub cpu: Duration,
-    /// Sorted.
+    /// The latencies, sorted.
     pub latencies: Vec<Duration>,
-    /// The most memory it ever had beyond what it began with, its appenders' included.
+    /// The most memory that the contender ever had beyond what it began with, its appenders' included.
     pub memory_bytes_peak: u64,
 }
 

@@ -153,7 +153,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// As on the command line.
+    /// The role's name, as on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Role::Scm => "scm",
@@ -255,20 +255,22 @@ pub(crate) struct ServerArgs {
     /// Closed containers of each disk are read at this rate, to find what it lost; 0 turns that off
     #[arg(long, default_value_t = 8 << 20, env = "FLOTILLA_SCRUB_BYTES_PER_SECOND")]
     pub scrub_bytes_per_second: u64,
-    /// From the beginning of one such pass to that of the next, if it ends sooner
+    /// Time from the beginning of one pass over the closed containers to that of the next, if the pass ends
+    /// sooner
     #[arg(long, default_value = "7d", env = "FLOTILLA_SCRUB_INTERVAL", value_parser = duration)]
     pub scrub_interval: Duration,
     /// A closed container is written anew, without what was discarded in it, once so much of what it takes is
     /// dead, in percent
     #[arg(long, default_value_t = 50, env = "FLOTILLA_COMPACT_ABOVE_PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub compact_above_percent: u64,
-    /// That reads what stays at this rate on each disk; 0 turns it off
+    /// Writing closed containers anew reads what stays at this rate on each disk; 0 turns it off
     #[arg(long, default_value_t = 32 << 20, env = "FLOTILLA_COMPACT_BYTES_PER_SECOND")]
     pub compact_bytes_per_second: u64,
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
-    /// SCM: copies of containers leave this much of a datanode's space free, in percent. A disk with less is nearly full
+    /// SCM: copies of containers leave this much of a datanode's space free, in percent. A disk with less is
+    /// nearly full
     #[arg(long, default_value_t = 5, env = "FLOTILLA_KEEP_FREE_PERCENT", value_parser = clap::value_parser!(u64).range(0..=50))]
     pub keep_free_percent: u64,
     /// Groups of names, over which buckets are spread: where there are fewer, SCM makes what is missing.
@@ -283,14 +285,14 @@ pub(crate) struct ServerArgs {
     /// Memory for the tables of all of OM's groups: blocks that were read, and what is not flushed yet
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_OM_MEMORY_BYTES", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(16 << 20..))]
     pub om_memory_bytes: u64,
-    /// How OM's leader makes sure that it still leads before it answers what is read. `majority` where machines are
-    /// stopped and resumed with clocks that stood still meanwhile, as some virtual ones are
+    /// How OM's leader makes sure that it still leads before it answers what is read. `majority` where
+    /// machines are stopped and resumed with clocks that stood still meanwhile, as some virtual ones are
     #[arg(long, value_enum, default_value_t, env = "FLOTILLA_OM_READS")]
     pub om_reads: OmReads,
     #[command(flatten)]
     pub reclaim: ReclaimTimes,
-    /// S3: the OMs that are asked to look up keys and to list them. `any` takes that from leaders, and costs a small call
-    /// between OMs for all that wait at a member; what is read is as new
+    /// S3: the OMs that are asked to look up keys and to list them. `any` takes that from leaders, and costs
+    /// a small call between OMs for all that wait at a member; what is read is as new
     #[arg(long, value_enum, default_value_t, env = "FLOTILLA_S3_OM_READS")]
     pub s3_om_reads: S3OmReads,
     #[command(flatten)]
@@ -339,15 +341,15 @@ pub(crate) struct ScmTimes {
 
 #[derive(ClapArgs, Debug)]
 pub(crate) struct HealthArgs {
-    /// host:port of its metrics and health checks, as its own --http says
+    /// host:port of the process's metrics and health checks, as its own --http says
     #[arg(long, default_value = "127.0.0.1:7480", env = "FLOTILLA_HTTP")]
     pub http: String,
-    /// Whether it answers at all, ready or not. A process that waits for others is not ready, and nothing is
-    /// won by restarting it
+    /// Ask only whether the process answers at all, ready or not. A process that waits for others is not
+    /// ready, and nothing is won by restarting it
     #[arg(long)]
     pub live: bool,
-    /// Ask again and again until it is, or until so long after the start; written as 30s, 5m. Default: ask
-    /// once
+    /// Ask again and again until the process is, or until so long after the start; written as 30s, 5m.
+    /// Default: ask once
     #[arg(long, value_parser = duration)]
     pub within: Option<Duration>,
 }
@@ -376,7 +378,8 @@ pub(crate) struct ShArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ShCommand {
-    /// Volumes. Buckets that S3 sees are in s3v, which is always there; other volumes have theirs for `flotilla fs`
+    /// Volumes. Buckets that S3 sees are in s3v, which is always there; other volumes have theirs for
+    /// `flotilla fs`
     #[command(subcommand)]
     Volume(VolumeCommand),
 }
@@ -525,10 +528,11 @@ pub(crate) fn with_plain_subcommands(args: impl Iterator<Item = OsString>) -> Ve
 /// The exit code of `hadoop fs` (its -1) for a command that is none.
 pub(crate) const WRONG_USAGE: u8 = 255;
 
-/// A settings file that is none, or says what there is not.
+/// The exit code for a settings file that is none, or that has settings there are not.
 pub(crate) const WRONG_SETTINGS: u8 = 2;
 
-/// 0 for help and version; wrong usage is 255 for `fs`, as Hadoop's scripts expect, and 2 elsewhere.
+/// The exit code where the parser ends the process: 0 for help and version; for wrong usage 255 in `fs`, as
+/// Hadoop's scripts expect, and 2 elsewhere.
 pub(crate) fn usage_exit_code(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         return 0;

@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 /// The variable in which systemd says where the files are that a unit's `LoadCredential=` names.
 const SYSTEMD_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
-/// The name of the secret key among them.
+/// The name of the secret key's file among those.
 const SYSTEMD_NAME: &str = "flotilla-secret-key";
 
-/// systemd's directory of this process, if it started it with any credentials.
+/// The directory of the credentials that systemd started this process with, if with any.
 pub(crate) fn systemd_directory() -> Option<PathBuf> {
     std::env::var_os(SYSTEMD_DIRECTORY).map(PathBuf::from)
 }

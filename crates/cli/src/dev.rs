@@ -14,16 +14,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A cluster that is not ready after this long is broken, and somebody wants to read why.
+/// The time for the cluster to be ready: one that is not by then is broken, and somebody wants to read why.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// For the tables of names: there are few on a laptop.
+/// Memory for the tables of names, of which there are few on a laptop.
 const OM_MEMORY_BYTES: u64 = 64 << 20;
 
-/// Datanodes; the first one's server is everything else too.
+/// The number of servers, each with a datanode; the first one is everything else too.
 const SERVERS: u16 = 3;
 
-/// A laptop's disk is shared with everything else: stop taking data a little before it is full.
+/// The free space below which a disk takes no more data: a laptop's disk is shared with everything else, so
+/// that ends a little before it is full.
 const RESERVE_BYTES: u64 = 256 << 20;
 
 /// `flotilla dev`: the servers of a three-datanode cluster in one process, each with its own ports and
@@ -53,13 +54,13 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     if let Some(gateway) = servers.first_mut() {
         gateway.drain_s3().await;
     }
-    // All at once: nobody is left to take over from anybody.
+    // All servers stop at once: nobody is left to take over from anybody.
     futures::future::join_all(servers.into_iter().map(Server::stop)).await;
     http.stop().await;
     started.map(|_| ())
 }
 
-/// Answers with the S3 endpoint once the cluster takes writes.
+/// Starts the servers, and returns the S3 endpoint once the cluster takes writes.
 async fn start_all(
     args: &DevArgs,
     credentials: &Credentials,
@@ -80,7 +81,7 @@ async fn start_all(
     Ok(Some(format!("http://{address}")))
 }
 
-/// Only its owner reads it.
+/// The file with the cluster's keys, which only its owner reads.
 fn credentials_path(args: &DevArgs) -> PathBuf {
     args.data.join("credentials")
 }
@@ -128,7 +129,7 @@ fn server_options(
         metadata_log_bytes: args.metadata_log_bytes,
         om_reads: OmReads::default(),
         s3_om_reads: S3OmReads::default(),
-        // Whoever tries it out wants to see it.
+        // Whoever tries reclaiming out wants to see it soon.
         reclaim: ReclaimTimes { any_reclaim_after: true, ..args.reclaim },
         scm_times: None,
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `90s`, `30m`, `2h`, `1d`.
+/// Parses a duration: `90s`, `30m`, `2h` or `1d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no duration; write 90s, 30m, 2h or 1d");
     let unit = text.chars().last().ok_or_else(wrong)?;

@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 /// The time for an answer: a gateway asks its cluster, for a second at most, before it gives one.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Between two questions.
+/// The pause between two questions.
 const PAUSE: Duration = Duration::from_millis(200);
-/// More than all roles of a process have to say.
+/// The most bytes of an answer: more than all roles of a process have to say.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
-/// 0 when the process is ready, or with `--live` when it answers; 1 otherwise. What it says of its roles is
-/// printed.
+/// Asks a process, and returns the exit code: 0 when it is ready, or with `--live` when it answers; 1
+/// otherwise. Prints what it says of its roles.
 pub(crate) async fn run(args: HealthArgs) -> ExitCode {
-    // None: a time too far away to be told.
+    // `None` is a time too far away to be told.
     let give_up = Instant::now().checked_add(args.within.unwrap_or_default());
     loop {
         let (address, path) = (args.http.clone(), if args.live { "/healthz" } else { "/readyz" });
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: HealthArgs) -> ExitCode {
     }
 }
 
-/// The status, and the text. Blocks.
+/// Asks once, and returns the answer's status and text. Blocks.
 fn ask(address: &str, path: &str) -> anyhow::Result<(u16, String)> {
     let mut found = address.to_socket_addrs().with_context(|| format!("look up {address}"))?;
     let found = found.next().with_context(|| format!("{address} has no address"))?;

@@ -25,11 +25,12 @@ use std::sync::{Arc, Mutex, Weak};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Metrics, health checks and long polls: fewer clients than a gateway has, each with a few connections.
+/// The most connections, for metrics, health checks and long polls: there are fewer clients than a gateway
+/// has, each with a few connections.
 const CONNECTIONS_MAX: usize = 4096;
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1024;
 
-/// The port, answering from the start of the process to its end.
+/// The HTTP port of a process, answering from its start to its end.
 pub(crate) struct Http {
     pub(crate) address: SocketAddr,
     watched: Arc<Watched>,
@@ -38,7 +39,7 @@ pub(crate) struct Http {
 
 /// The readiness of the process: its servers, asked how they are.
 struct Readiness {
-    /// Servers that do not run yet, or no more.
+    /// The number of servers that do not run yet, or no more.
     missing: usize,
     roles: Vec<(Role, Result<(), String>)>,
 }
@@ -58,7 +59,7 @@ struct Watched {
     dns: Mutex<Option<Weak<DnsServer>>>,
     /// HTTP ports of the process by their names, this one included.
     ports: Mutex<Vec<(&'static str, Arc<Counters>)>>,
-    /// Whom registry requests go to, once a server runs.
+    /// The client through which the registry is asked, once a server runs.
     registry: registry::http::Slot,
     metrics: MetricsPage,
 }
@@ -109,18 +110,18 @@ impl Http {
         Ok(Http { address, watched, service: Service { stop, task } })
     }
 
-    /// A server runs from now on.
+    /// Notes a server that runs from now on.
     pub(crate) fn watch(&self, roles: &Arc<Roles>) {
         self.watched.roles.lock().expect("no holder panics").push(Arc::downgrade(roles));
     }
 
-    /// The registry is asked through this client from now on; of several servers in one process, the first
+    /// Has the registry asked through this client from now on; of several servers in one process, the first
     /// one's will do.
     pub(crate) fn serve_registry(&self, client: RegistryClient) {
         let _ = self.watched.registry.set(client);
     }
 
-    /// Another HTTP port of the process shows its metrics here.
+    /// Shows the metrics of another HTTP port of the process here.
     pub(crate) fn watch_port(&self, name: &'static str, counters: Arc<Counters>) {
         self.watched.ports.lock().expect("no holder panics").push((name, counters));
     }
@@ -186,7 +187,7 @@ async fn metrics(State(watched): State<Arc<Watched>>) -> Response {
     }
 }
 
-/// 200 when all roles can do their work, else 503; the text says which cannot, and why.
+/// Answers 200 when all roles can do their work, else 503; the text says which cannot, and why.
 async fn readyz(State(watched): State<Arc<Watched>>) -> (StatusCode, String) {
     readyz_answer(&watched.readiness().await)
 }
@@ -204,7 +205,7 @@ fn readyz_answer(readiness: &Readiness) -> (StatusCode, String) {
     (status, text)
 }
 
-/// The same in a line, of what is not as it should be.
+/// The readiness in a line, of what is not as it should be.
 fn status_of(readiness: &Readiness) -> String {
     if readiness.is_ready() {
         return "ready".to_owned();

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         }
     };
     logging::init(&args.command);
-    // Not where people fetch files of theirs.
+    // New files are private, but not where people fetch files of theirs.
     if matches!(args.command, Command::Dev(_) | Command::Server(_) | Command::Debug(_)) {
         disk::keep_new_files_private();
     }

@@ -6,8 +6,9 @@ use tokio::time::Instant;
 /// The rest after a page, in times of what making it took.
 const REST: u32 = 4;
 
-/// The page of metrics. One is made at a time, off the threads that serve, and whoever asked before it was begun is
-/// answered with it: making pages takes a fifth of one core, however many ask, and whether they wait for it or leave.
+/// The page of metrics. One is made at a time, off the threads that serve, and whoever asked before it was
+/// begun is answered with it: making pages takes a fifth of one core, however many ask, and whether they wait
+/// for it or leave.
 #[derive(Clone, Default)]
 pub(crate) struct MetricsPage(Arc<Mutex<Option<Made>>>);
 
@@ -18,7 +19,7 @@ struct Made {
 }
 
 impl MetricsPage {
-    /// A page that was begun after this was called; `None`: it cannot be made.
+    /// Returns a page that was begun after this was called; `None`: it cannot be made.
     pub(crate) async fn get(&self, make: impl FnOnce() -> String + Send + 'static) -> Option<Bytes> {
         let asked = Instant::now();
         let mut newest = self.0.clone().lock_owned().await;
@@ -28,7 +29,7 @@ impl MetricsPage {
             }
             tokio::time::sleep_until(made.rested).await;
         }
-        // With its place in the row: who leaves meanwhile makes room for nobody.
+        // The making takes the lock with it: a caller who leaves meanwhile makes room for nobody.
         let making = tokio::task::spawn_blocking(move || {
             let begun = Instant::now();
             let page = Bytes::from(make());
@@ -50,7 +51,8 @@ mod tests {
 
     const MADE_IN: Duration = Duration::from_millis(20);
 
-    /// Two hundred and fifty-six that asked at once kept a process from everything else for a quarter of a minute.
+    /// Two hundred and fifty-six callers that asked at once kept a process from everything else for a quarter
+    /// of a minute.
     #[tokio::test]
     async fn those_who_ask_together_are_answered_with_one_page_that_none_of_them_is_too_new_for() {
         let (page, made) = (MetricsPage::default(), Arc::new(AtomicU32::new(0)));

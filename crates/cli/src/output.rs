@@ -19,8 +19,8 @@ pub(crate) fn complain(text: &str) {
     eprintln!("{}", printable_lines(text));
 }
 
-/// Prints, whole. A reader who has seen enough (`| head -1`) is no error: what nobody reads need not be
-/// written.
+/// Prints a text, whole. A reader who has seen enough (`| head -1`) is no error: what nobody reads need not
+/// be written.
 pub(crate) fn print_as_it_is(text: &str) -> io::Result<()> {
     print_while_read(text).map(drop)
 }
@@ -49,7 +49,8 @@ pub(crate) fn printable_lines(text: &str) -> String {
     shown
 }
 
-/// Escapes as JSON has them, so that JSON which goes through this stays what it is.
+/// Adds a character, or its escape in place of one that `printable` escapes. Escapes are as JSON has them, so
+/// that JSON which goes through this stays what it is.
 fn push_printable(shown: &mut String, c: char) {
     let turns =
         matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -62,7 +63,7 @@ fn push_printable(shown: &mut String, c: char) {
     }
 }
 
-/// Prints, whole, for who would go on: whether anybody reads it.
+/// Prints a text, whole. Returns whether anybody reads it, for a caller who would go on.
 pub(crate) fn print_while_read(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -71,7 +72,7 @@ pub(crate) fn print_while_read(text: &str) -> io::Result<bool> {
     }
 }
 
-/// Success where the reader is gone.
+/// Makes a success of an error that is only that the reader is gone.
 pub(crate) fn unless_unread(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

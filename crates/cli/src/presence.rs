@@ -17,10 +17,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::SystemClock;
 
-/// A process that was killed is critical after this: long enough for two lost renewals, short enough that
-/// clients who met it notice little.
+/// The time to live of a lease: a process that was killed is critical after it. It is long enough for two
+/// lost renewals, short enough that clients who met it notice little.
 const LEASE_TTL: Duration = Duration::from_secs(5);
-/// A replica that has not applied so many entries is behind: seconds of writing.
+/// The most entries, seconds of writing, that a replica may have left to apply; one with more is behind.
 const LAG_ENTRIES_MAX: u64 = 10_000;
 
 /// The presence of one server; datanodes are in the registry by their heartbeats.
@@ -36,7 +36,8 @@ pub(crate) struct Reached<'a> {
 }
 
 impl Presence {
-    /// `scm`: where SCM is, as a list of addresses.
+    /// Registers the server's roles, and answers DNS where that is asked for. `scm`: where SCM is, as a list
+    /// of addresses.
     pub(crate) fn start(
         scm: &str,
         roles: &Arc<Roles>,
@@ -90,7 +91,7 @@ pub(crate) fn expose_dns(dns: &Weak<DnsServer>, exposition: &mut Exposition) {
     }
 }
 
-/// `None` for a role that this server does not have.
+/// The registration of a role; `None` for one that this server does not have, and for datanodes.
 fn registration(role: Role, roles: &Roles, reached: &Reached<'_>, http: SocketAddr) -> Option<Registration> {
     let (service, primary, address) = match role {
         Role::Scm => ("scm", "grpc", roles.scm.as_ref().map(|_| reached.rpc.to_owned())?),
@@ -110,7 +111,7 @@ fn registration(role: Role, roles: &Roles, reached: &Reached<'_>, http: SocketAd
     })
 }
 
-/// A port that listens everywhere is reached where gRPC is.
+/// The address at which a port is reached: a port that listens everywhere is reached where gRPC is.
 fn reachable(bound: SocketAddr, rpc: &str) -> String {
     match rpc.rsplit_once(':') {
         Some((host, _)) if bound.ip().is_unspecified() => format!("{host}:{}", bound.port()),
@@ -145,7 +146,7 @@ async fn checks(role: Role, roles: Weak<Roles>) -> Vec<Check> {
     checks
 }
 
-/// SCM takes no words that could command a terminal; a directory's name may have any.
+/// A check with words that SCM takes: none that could command a terminal, which a directory's name may have.
 fn check(name: &str, health: Health, output: String) -> Check {
     Check { name: name.to_owned(), health: health as i32, output: printable(&output) }
 }

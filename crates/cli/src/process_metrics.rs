@@ -36,13 +36,13 @@ pub(crate) fn expose(exposition: &mut Exposition) {
     }
 }
 
-/// User and system time so far; 0 where the kernel does not say.
+/// The CPU time of user and system so far, in seconds; 0 where the kernel does not say.
 pub(crate) fn cpu_seconds_used() -> f64 {
     std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| cpu_seconds(&stat)).unwrap_or_default()
 }
 
-/// `utime` and `stime`, the 14th and 15th field; the second, the name, is in parentheses and may hold
-/// anything.
+/// The CPU time in a `stat` file, in seconds: `utime` and `stime`, the 14th and 15th field. The second field,
+/// the name, is in parentheses and may hold anything.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();

@@ -1,8 +1,8 @@
 use anyhow::{Context, bail};
 use std::path::Path;
 
-/// A cluster that takes a while to start should not fail at its last step: the directory must be there, and
-/// is not made, since a missing one is more often a wrong path.
+/// Checks that the ready file's directory is there: a cluster that takes a while to start should not fail at
+/// its last step. The directory is not made, since a missing one is more often a wrong path.
 pub(crate) fn check_ready_file(path: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     let parent = match path.parent() {

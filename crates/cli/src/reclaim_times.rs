@@ -7,29 +7,31 @@ use std::time::Duration;
 
 use crate::duration::duration;
 
-/// Longer than OM remembers requests (five minutes): a block that was given up is not named again by a request that comes
-/// late.
+/// The least time before what was deleted goes. It is longer than OM remembers requests (five minutes): a
+/// block that was given up is not named again by a request that comes late.
 const RECLAIM_AFTER_MIN: Duration = Duration::from_secs(6 * 60);
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ReclaimTimes {
-    /// What was overwritten or deleted may be read for so long yet; then OM has its space given back. At least 6m
+    /// What was overwritten or deleted may be read for so long yet; then OM has its space given back. At
+    /// least 6m
     #[arg(long, default_value = "10m", env = "FLOTILLA_RECLAIM_AFTER", value_parser = duration)]
     pub reclaim_after: Duration,
     /// For tests: what was deleted may go as soon as one likes
     #[arg(long, hide = true)]
     pub any_reclaim_after: bool,
-    /// A container is looked through for blocks that no name ever had no earlier than it has been closed for so long. Longer
-    /// than an upload of one object or part may take: what such a one has written before is given up then, and it fails
+    /// A container is looked through for blocks that no name ever had no earlier than it has been closed for
+    /// so long. It must be longer than an upload of one object or part may take: what such an upload has
+    /// written before is given up then, and it fails
     #[arg(long, default_value = "1d", env = "FLOTILLA_SWEEP_AFTER", value_parser = duration)]
     pub sweep_after: Duration,
-    /// All containers are looked through by themselves then, and again after so long. `off`: only when `flotilla admin sweep
-    /// run` asks for it
+    /// All containers are looked through by themselves once they have been closed for --sweep-after, and
+    /// again after so long. `off`: only when `flotilla admin sweep run` asks for it
     #[arg(long, default_value = "7d", env = "FLOTILLA_SWEEP_EVERY")]
     pub sweep_every: SweepEvery,
 }
 
-/// `off`, or a duration.
+/// The time between two sweeps of a container: `off`, or a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SweepEvery(pub Option<Duration>);
 

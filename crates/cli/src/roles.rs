@@ -45,7 +45,7 @@ impl Roles {
         roles
     }
 
-    /// `None` for a role that is not here.
+    /// The readiness of a role; `None` for one that is not here.
     pub(crate) async fn role_readiness(&self, role: Role) -> Option<Result<(), String>> {
         match role {
             Role::Scm => self.scm.as_ref().map(Scm::readiness),
@@ -83,7 +83,7 @@ impl Roles {
         }
     }
 
-    /// Empty until a role knows.
+    /// The cluster of this server; empty until a role knows it.
     fn cluster(&self) -> String {
         let of_scm = self.scm.as_ref().map(Scm::cluster);
         let of_datanode = || self.datanode.as_ref().and_then(Datanode::cluster);

@@ -4,11 +4,13 @@ use client::ClientOptions;
 use httpd::Limits;
 use std::time::Duration;
 
-/// Requests of S3 that a gateway works for at once. Their data has a limit of its own, `s3_memory_bytes`.
+/// The most requests of S3 that a gateway works for at once. Their data has a limit of its own,
+/// `s3_memory_bytes`.
 const REQUESTS_MAX: usize = 1024;
 
-/// Memory for each transfer that may be slow. It has a large piece and its window (1.3 MiB) while half of the memory is
-/// free, and a small one (132 KiB) after that: so many have five eighths of it at most, and the rest is the others'.
+/// The memory for each transfer that may be slow. A slow transfer has a large piece and its window (1.3 MiB)
+/// while half of the memory is free, and a small one (132 KiB) after that: so many have five eighths of it at
+/// most, and the rest is the others'.
 const BYTES_FOR_SLOW: usize = 768 << 10;
 
 /// Limits of a gateway for its clients. Those without an option are in [`Limits`].
@@ -81,7 +83,8 @@ fn memory_bytes(text: &str) -> Result<usize, String> {
     Ok(memory_bytes_max)
 }
 
-/// Half of the open files: the other half is for disks, and for what the gateway asks of others.
+/// The most connections that the process can afford: half of its open files. The other half is for disks, and
+/// for what the gateway asks of others.
 fn connections_affordable() -> usize {
     match disk::raise_open_files_limit() {
         Ok(files) => usize::try_from(files / 2).unwrap_or(usize::MAX),

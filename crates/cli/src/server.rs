@@ -39,7 +39,7 @@ use types::SystemClock;
 /// service managers wait (`deploy/flotilla.service`).
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
-/// The request log's last lines; a disk that hangs keeps no process.
+/// The time for the request log's last lines; a disk that hangs keeps no process from ending.
 const REQUEST_LOG_CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// The time for calls that are under way when the groups are gone; answers only have to be written.
@@ -57,7 +57,8 @@ const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
 /// share where there are four or more, in a twelfth of a second.
 const DATA_MEMORY: usize = 256 << 20;
 
-/// The least for each disk: a quarter of it is what it has under way, for which the same holds.
+/// The least memory for the data of each disk. A quarter of it is for what is under way to the disk, and must
+/// hold the largest command of a log.
 const DATA_MEMORY_PER_DISK_MIN: usize = 4 * raft::COMMAND_BYTES_MAX;
 
 /// Memory for the data of datanodes with so many disks, if somebody did not say otherwise.
@@ -73,7 +74,7 @@ pub(crate) struct ServerOptions {
     pub advertise: Option<String>,
     pub meta: Option<PathBuf>,
     pub disks: Vec<PathBuf>,
-    /// The way to data directories and to the metadata directory.
+    /// The way in which files of the data directories and of the metadata directory are read and written.
     pub disk_io: disk::DiskIo,
     pub scm: Option<String>,
     pub s3: SocketAddr,
@@ -90,9 +91,9 @@ pub(crate) struct ServerOptions {
     pub container_bytes_max: u64,
     pub pipelines_per_disk: u32,
     pub keep_free_percent: u64,
-    /// Groups of names that there are to be at least.
+    /// The least number of groups of names.
     pub om_groups: u16,
-    /// For the tables of all of OM's groups.
+    /// Memory for the tables of all of OM's groups.
     pub om_memory_bytes: u64,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
@@ -109,7 +110,7 @@ pub(crate) struct ServerOptions {
     pub om_reads: OmReads,
     pub s3_om_reads: S3OmReads,
     pub reclaim: ReclaimTimes,
-    /// `None`: SCM's own defaults.
+    /// The times for which SCM waits before it acts; `None`: SCM's own defaults.
     pub scm_times: Option<ScmTimes>,
 }
 
@@ -118,7 +119,7 @@ impl ServerOptions {
         self.roles.contains(&role)
     }
 
-    /// All contradictions at once.
+    /// Returns all contradictions at once, as one error.
     fn validate(&self) -> anyhow::Result<()> {
         let mut wrong = Vec::new();
         let metadata = self.has(Role::Scm) || self.has(Role::Om);
@@ -212,11 +213,11 @@ pub(crate) struct Server {
     pub s3_address: Option<SocketAddr>,
     pub dns_address: Option<SocketAddr>,
     roles: Arc<Roles>,
-    /// What the roles of this process say to each other.
+    /// The services of this process, which its roles call without a connection.
     local: Local,
     rpc: Service,
     s3: Option<Service>,
-    /// Opens the request log again.
+    /// The task that opens the request log again at each SIGHUP.
     reopener: Option<JoinHandle<()>>,
     /// `None` where nobody knows of an SCM.
     presence: Option<Presence>,
@@ -241,8 +242,8 @@ impl Service {
 }
 
 impl Server {
-    /// Binds first, so that a taken port is said before anything is written; then opens what is on the disks;
-    /// then answers. `http` tells of it from then on.
+    /// Starts a server. Binds first, so that a taken port is said before anything is written; then opens what
+    /// is on the disks; then answers. `http` tells of it from then on.
     pub(crate) async fn start(
         options: ServerOptions,
         local: &Local,
@@ -393,7 +394,7 @@ impl Server {
 
 type Metadata = (Option<(PathBuf, Arc<LogSpace>)>, Option<Scm>, Option<Om>);
 
-/// SCM and OM of one process share a metadata directory.
+/// Starts SCM and OM, which share the metadata directory of their process.
 async fn start_metadata(
     options: &ServerOptions,
     rpc_address: &str,
@@ -509,7 +510,8 @@ fn s3_domains(options: &ServerOptions) -> Vec<String> {
     options.s3_domains.iter().cloned().chain([in_zone]).collect()
 }
 
-/// A log that cannot be written is said at the start; later, requests go on without it.
+/// Opens the accounts of S3's requests. A request log that cannot be opened is said at the start; later,
+/// requests go on without it.
 fn open_accounts(request_log: Option<&Path>) -> anyhow::Result<Arc<Accounts>> {
     let open = |path: &Path| {
         RequestLog::open(path).with_context(|| format!("open {} (--s3-request-log)", path.display()))
@@ -555,13 +557,13 @@ fn serve_s3(
     Service { stop, task }
 }
 
-/// `flotilla server`: until Ctrl-C or SIGTERM.
+/// `flotilla server`: the roles of one process, until Ctrl-C or SIGTERM.
 pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let ready_file = args.ready_file.clone();
     check_ready_file(ready_file.as_deref())?;
     let hosts = Hosts::new(args.http_host.iter().cloned().chain([format!(".{}", args.dns_zone)]));
     let (http_address, options) = (args.http, ServerOptions::of(args)?);
-    // Before any port is bound: what is missing is said before what is taken.
+    // Options are checked before any port is bound: what is missing is said before what is taken.
     options.validate()?;
     let (stopped, hangups) = signals::listen()?;
     let http = Http::start(http_address, "--http", 1, hosts).await?;
@@ -606,7 +608,8 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A gateway that starts before its cluster waits for it, and says so now and then.
+/// Waits until the roles can do their work. A gateway that starts before its cluster says now and then that
+/// it waits.
 async fn wait_ready(server: &Server) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(10);
     const ASK_AGAIN: Duration = Duration::from_secs(1);

@@ -25,8 +25,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-/// Between two looks at the roles, where the watchdog does not ask for more: what `systemctl status` shows is
-/// no older.
+/// The time between two looks at the roles, where the watchdog does not ask for more: what `systemctl status`
+/// shows is no older.
 const PULSE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// The time in which the next message comes while the process starts: several intervals, for a busy machine.
 const START_EXTENDED_BY: Duration = Duration::from_secs(60);
@@ -35,11 +35,11 @@ const STATUS_CHARS_MAX: usize = 240;
 /// A service manager that does not take a message for this long does not hear it.
 const SAY_MAX: Duration = Duration::from_secs(5);
 
-/// The wishes of the environment.
+/// The service manager's wishes, as the environment says them.
 #[derive(Debug, Default)]
 pub(crate) struct NotifyOptions {
     pub socket: Option<OsString>,
-    /// It kills a process that it has not heard for this long.
+    /// The time after which the service manager kills a process that it has not heard; `None`: it does not.
     pub watchdog: Option<Duration>,
 }
 
@@ -52,13 +52,13 @@ impl NotifyOptions {
         }
     }
 
-    /// Twice in the watchdog's time at least.
+    /// The time between two messages: they come twice in the watchdog's time at least.
     fn pulse_interval(&self) -> Duration {
         self.watchdog.map_or(PULSE_INTERVAL_MAX, |watchdog| PULSE_INTERVAL_MAX.min(watchdog / 2))
     }
 }
 
-/// `None`: it watches nobody, or another process that this one inherited the environment of.
+/// The watchdog's time; `None`: it watches nobody, or another process, whose environment this one inherited.
 fn watchdog(microseconds: Option<u64>, pid: Option<u64>, own_pid: u32) -> Option<Duration> {
     let is_ours = pid.is_none_or(|pid| pid == u64::from(own_pid));
     microseconds.filter(|&microseconds| is_ours && microseconds > 0).map(Duration::from_micros)
@@ -81,7 +81,7 @@ impl Phase {
     }
 }
 
-/// The manager's ear. Drop ends the pulse, as the end of the process does.
+/// The service manager as this process tells it things. Drop ends the pulse, as the end of the process does.
 pub(crate) struct ServiceManager {
     /// `None` where nobody listens.
     listening: Option<Listening>,
@@ -101,7 +101,8 @@ impl Drop for Listening {
 }
 
 impl ServiceManager {
-    /// The process starts. `status` asks its roles how they are, for a line that people read.
+    /// Tells that the process starts, from now on. `status` asks its roles how they are, for a line that
+    /// people read.
     pub(crate) fn start<F, S>(options: &NotifyOptions, status: S) -> ServiceManager
     where
         F: Future<Output = String> + Send + 'static,
@@ -123,12 +124,12 @@ impl ServiceManager {
         ServiceManager { listening: Some(Listening { phase, said, pulse: tokio::spawn(pulse.run(status)) }) }
     }
 
-    /// Disks are opened and ports answer.
+    /// Tells that disks are opened and ports answer.
     pub(crate) async fn ready(&self) {
         self.enter(Phase::Serving).await;
     }
 
-    /// It is not to be waited for any more; the watchdog is, to the end.
+    /// Tells that the process stops. It need not be ready any more; the watchdog is answered to the end.
     pub(crate) async fn stopping(&self) {
         self.enter(Phase::Stopping).await;
     }
@@ -137,7 +138,7 @@ impl ServiceManager {
         let Some(listening) = &self.listening else { return };
         listening.phase.send_replace(phase);
         let mut said = listening.said.clone();
-        // The process may end next.
+        // The process may end next: the message must be out before that.
         let _ = timeout(SAY_MAX, said.wait_for(|said| *said == phase)).await;
     }
 }
@@ -150,7 +151,7 @@ struct Pulse {
     entered: watch::Sender<Phase>,
     interval: Duration,
     watched: bool,
-    /// As it was said last.
+    /// The status as it was said last.
     status: String,
 }
 
@@ -206,7 +207,8 @@ impl Pulse {
     }
 }
 
-/// A line end would begin another message, and a role that lists all its pipelines is not read in one line.
+/// A text as one line that is not too long: a line end would begin another message, and a role that lists all
+/// its pipelines is not read in one line.
 fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(STATUS_CHARS_MAX).collect()
@@ -218,7 +220,7 @@ async fn say(socket: &UnixDatagram, message: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A path, or a name in the abstract namespace after `@`.
+/// Connects to the service manager: `address` is a path, or after `@` a name in the abstract namespace.
 fn connect(address: &OsStr) -> anyhow::Result<UnixDatagram> {
     let address = match address.as_bytes() {
         [b'/', ..] => SocketAddr::from_pathname(address).context("read the path")?,
@@ -237,7 +239,7 @@ mod tests {
     use std::sync::mpsc;
     use tokio::runtime::{Builder, Runtime};
 
-    /// Longer than a busy machine needs for one message.
+    /// The time for one message: longer than a busy machine needs.
     const HEARD_WITHIN: Duration = Duration::from_secs(60);
     const WATCHDOG: Duration = Duration::from_millis(40);
 

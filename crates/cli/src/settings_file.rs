@@ -77,7 +77,7 @@ fn known(server: &Command) -> Vec<String> {
     longs.filter(|long| !matches!(*long, "config" | "help")).map(|long| long.replace('-', "_")).collect()
 }
 
-/// As they would stand on the command line: a list is an option given several times.
+/// The words of a value as they would stand on the command line: a list is an option given several times.
 fn values_of(value: &Value) -> anyhow::Result<Vec<String>> {
     Ok(match value {
         Value::String(text) => vec![text.clone()],

@@ -11,10 +11,10 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Somebody waits at a terminal.
+/// The time for which a client goes on trying: somebody waits at a terminal.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is said to people, and to programs.
+/// The answer of a command: to people, and to programs.
 struct Said {
     text: String,
     json: Value,
@@ -70,7 +70,7 @@ async fn buckets(client: &Client, volume: &str) -> anyhow::Result<usize> {
     }
 }
 
-/// Of the volume that is there without being made there is no time.
+/// The time at which a volume was made; `None` for the volume that is there without being made.
 fn created_at(volume: &Volume) -> Option<String> {
     let at = OffsetDateTime::from_unix_timestamp((volume.created_ms / 1000) as i64).ok();
     at.filter(|_| volume.created_ms != 0)?.format(&Rfc3339).ok()

@@ -47,7 +47,7 @@ async fn run(mut signals: Signals, stop: CancellationToken, hung_up: watch::Send
         let Some(kind) = ends else { return };
         if stop.is_cancelled() {
             warn!("a second signal: the process ends at once");
-            // As a shell says that a signal ended it.
+            // The exit code is that by which a shell says that a signal ended a process.
             std::process::exit(128 + kind.as_raw_value());
         }
         stop.cancel();

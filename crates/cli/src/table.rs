@@ -14,7 +14,7 @@ pub(crate) enum Tone {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
-    /// In one line, and as a terminal may have it.
+    /// The cell's text, in one line, and as a terminal may have it.
     text: String,
     tone: Tone,
 }
@@ -74,7 +74,7 @@ fn line<const N: usize>(cells: &[Cell; N], widths: &[usize; N], has_colours: boo
     text + "\n"
 }
 
-/// 1536 → "1.5 K", as `hadoop fs -h` prints it.
+/// Bytes for people: 1536 → "1.5 K", as `hadoop fs -h` prints it.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1024 {

@@ -16,10 +16,10 @@ macro_rules! facts {
     };
 }
 
-/// `flotilla -V`.
+/// The version as `flotilla -V` prints it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// `flotilla --version`: enough to find the sources again.
+/// The version as `flotilla --version` prints it: enough to find the sources again.
 pub(crate) const LONG_VERSION: &str = match planted::POSSIBLE {
     true => concat!(facts!(), "\nplanted:  tests can plant bugs in this build; do not deploy it"),
     false => facts!(),

@@ -164,11 +164,11 @@ const GUARDED: &[(&str, &[&str], bool)] = &[
 
 #[derive(Clone, Copy)]
 enum Allowed {
-    /// These of ours and no others.
+    /// These crates of ours and no others.
     Only(&'static [&'static str]),
-    /// All of ours but what is for tests: the layer that puts the product together.
+    /// All crates of ours but those for tests: the layer that puts the product together.
     Product,
-    /// All of ours.
+    /// All crates of ours.
     Anything,
 }
 

@@ -16,7 +16,8 @@ use types::random::random;
 /// data center takes a millisecond.
 const LATE_AFTER: Duration = Duration::from_millis(500);
 
-/// Prefers the OM of this very process, and spreads what others are asked.
+/// The way to ask any member of a group: it prefers the OM of this very process, and spreads what others are
+/// asked.
 pub(crate) struct AnyMember {
     local: Local,
     avoided: Avoided,
@@ -65,7 +66,7 @@ impl AnyMember {
         }
     }
 
-    /// In the order in which they are asked.
+    /// The members in the order in which they are asked.
     fn ordered(&self, members: &[String]) -> Vec<String> {
         let mut members = members.to_vec();
         if let Some(first) = random().random::<u64>().checked_rem(members.len() as u64) {
@@ -77,14 +78,15 @@ impl AnyMember {
         members
     }
 
-    /// Others are asked first for a while.
+    /// Counts that a member was of no use, and has others asked before it for a while.
     fn pass_over(&self, member: &str) {
         self.counted.om_repeats.count();
         self.avoided.avoid(member);
     }
 }
 
-/// Whether another member may answer otherwise. That no key is there, or that the bucket is elsewhere, all would say.
+/// Whether another member may answer otherwise. All members would say alike that no key is there, or that the
+/// bucket is elsewhere.
 fn is_of_member(failure: &Failure) -> bool {
     match failure.code {
         Code::NotHere => false,

@@ -7,10 +7,11 @@ use tokio::time::Instant;
 /// The time for which an address that failed, or was late, is asked last. A path that stays broken then costs
 /// one reader in so many seconds a wait, and one that is mended is found again as soon.
 const AVOIDED_FOR: Duration = Duration::from_secs(10);
-/// Addresses that are remembered; past it those that nobody avoids any more are forgotten, and then all.
+/// The most addresses that are remembered; past it those that nobody avoids any more are forgotten, and then
+/// all.
 const ADDRESSES_MAX: usize = 1024;
-/// Reads of this process that ask a second replica at a time. When everything is slow it is load that makes
-/// it slow, and more reads would add to it.
+/// The most reads of this process that ask a second replica at a time. When everything is slow it is load
+/// that makes it slow, and more reads would add to it.
 const SECOND_READS_MAX: usize = 16;
 
 /// The addresses of datanodes that readers have found to fail, for those that come after them.
@@ -38,7 +39,8 @@ impl Avoided {
         until.insert(address.to_owned(), now + AVOIDED_FOR);
     }
 
-    /// Puts those that are avoided first in a list that is asked from its end; the order of the others stays.
+    /// Puts addresses that are avoided first in a list that is asked from its end; the order of the others
+    /// stays.
     pub(crate) fn to_the_front(&self, addresses: &mut [String]) {
         let now = Instant::now();
         let until = self.until.lock().expect("no holder panics");

@@ -24,7 +24,7 @@ pub(crate) struct BlockWriter {
     events: mpsc::Receiver<Event>,
     seq_next: u32,
     sent_bytes: u64,
-    /// Sent, not acknowledged, in order.
+    /// The chunks that were sent and are not acknowledged, in their order.
     unacked: VecDeque<Sent>,
     acked: Acked,
     sealed: bool,
@@ -60,17 +60,18 @@ struct Acked {
 
 /// The end of a block.
 pub(crate) struct BlockEnd {
-    /// The bytes it holds for sure; `None` when that is none.
+    /// The bytes that the block holds for sure; `None` when it holds none.
     pub(crate) piece: Option<BlockPiece>,
-    /// The body went on.
+    /// Whether something of the body is left for another block.
     pub(crate) more: bool,
-    /// The reason why it ended early.
+    /// The reason why the block ended early.
     pub(crate) failure: Option<Failure>,
-    /// All replicas had each acknowledged chunk.
+    /// Whether all replicas had each acknowledged chunk.
     pub(crate) on_all: bool,
 }
 
-/// Chunks of one block under way at most; with 1 MiB chunks the pipeline's window is the tighter limit.
+/// The most chunks of one block that are under way at a time; with 1 MiB chunks the pipeline's window is the
+/// tighter limit.
 const UNACKED_MAX: usize = 64;
 
 impl BlockWriter {

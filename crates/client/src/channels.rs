@@ -15,10 +15,10 @@ pub(crate) struct Channels {
     small_reads: rpc::Channels,
 }
 
-/// Answers are taken as they come.
+/// The windows of connections for calls, whose answers are taken as they come.
 const OF_CALLS: Windows = Windows { stream_bytes: 4 << 20, connection_bytes: 32 << 20 };
-/// Room for every stream that stands still: as long as there is a stream to be had, slow readers take nothing
-/// from others.
+/// The windows of connections for reads, with room for every stream that stands still: as long as there is a
+/// stream to be had, slow readers take nothing from others.
 const fn of_reads(pieces: Pieces) -> Windows {
     let windows = Windows { stream_bytes: pieces.window_bytes() as u32, connection_bytes: 1 << 30 };
     assert!(windows.connection_bytes / rpc::CALLS_PER_CONNECTION_MAX >= windows.stream_bytes);
@@ -26,7 +26,7 @@ const fn of_reads(pieces: Pieces) -> Windows {
 }
 
 impl Channels {
-    /// Over TCP, but for what is here.
+    /// Channels over TCP, except to services of this process, which are called without a connection.
     pub(crate) fn beside(local: &Local) -> Channels {
         let with = |windows| {
             let (local, others) = (local.clone(), TcpConnector { windows });

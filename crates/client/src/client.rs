@@ -123,8 +123,8 @@ impl Client {
         }
     }
 
-    /// The same store, with writes that ask for another acknowledgement. A majority is asked for otherwise;
-    /// all replicas are waited for as long as [`ClientOptions::ack_all_within`] says.
+    /// A client of the same store whose writes ask for another acknowledgement. A majority is asked for
+    /// otherwise; all replicas are waited for as long as [`ClientOptions::ack_all_within`] says.
     pub fn with_ack(&self, ack: Ack) -> Client {
         Client { shared: self.shared.clone(), ack }
     }
@@ -133,10 +133,10 @@ impl Client {
         self.ack
     }
 
-    /// Waits until a pipeline would take a byte and OM answers. What it says otherwise may be shown to
-    /// anybody: it names no address.
+    /// Waits until a pipeline would take a byte and OM answers. The error names no address, so it may be
+    /// shown to anybody.
     pub async fn ready(&self, within: Duration) -> anyhow::Result<()> {
-        /// Between two rounds of questions.
+        /// The pause between two rounds of questions.
         const ASK_AGAIN: Duration = Duration::from_millis(200);
         let until = Instant::now() + within;
         let writable = async {
@@ -248,7 +248,7 @@ impl Client {
         &self.shared.locations
     }
 
-    /// Adds what it sees of the cluster to the metrics.
+    /// Adds what the client sees of the cluster to the metrics.
     pub fn expose(&self, exposition: &mut Exposition) {
         self.shared.counted.expose(exposition);
         counted::expose_memory(&self.shared.memory, exposition);

@@ -7,7 +7,7 @@ pub enum ClientError {
     /// A service said no; its code says why.
     #[error("{0}")]
     Refused(Failure),
-    /// Nobody who could have done it answered within the deadline. Nothing was committed.
+    /// Nobody who could have carried the operation out answered within the deadline. Nothing was committed.
     #[error("unavailable: {0}")]
     Unavailable(String),
     /// The deadline passed while it was unknown whether the request had taken effect.

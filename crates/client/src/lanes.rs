@@ -16,11 +16,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Calls under way at a time to one group's leader: while it works on what one brought, the next one is made.
+/// The most calls under way at a time to one group's leader: while it works on what one brought, the next one
+/// is made.
 const UNDER_WAY_MAX: usize = 2;
-/// The bytes of all that waits or is under way in the lanes of one kind; whoever brings more is told to come again.
+/// The most bytes of all questions that wait or are under way in the lanes of one kind; whoever brings more
+/// is told to come again.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// Lanes that are kept though nobody uses them.
+/// The number of lanes from which on those that nobody uses are dropped.
 const LANES_MAX: usize = 1024;
 
 /// A question to OM that shares a call with others of its kind.
@@ -30,10 +32,10 @@ pub(crate) trait SharesCall: Message + Sized + 'static {
     const TOGETHER_MAX: usize;
     const BYTES_MAX: usize;
 
-    /// Notes that it was asked this much before it is sent.
+    /// Notes how long the question has waited before it is sent.
     fn has_waited(&mut self, _: Duration) {}
 
-    /// Makes one call.
+    /// Asks the OM at `address` all these questions in one call.
     fn call(
         wire: &OmWire,
         address: String,
@@ -41,7 +43,7 @@ pub(crate) trait SharesCall: Message + Sized + 'static {
     ) -> impl Future<Output = Replies<Self>> + Send;
 }
 
-/// What a call brings: a reply to each question, in their order.
+/// The replies that a call brings: one to each question, in their order.
 type Replies<Q> = Result<Vec<<Q as SharesCall>::Reply>, Failure>;
 
 impl SharesCall for Change {
@@ -106,8 +108,8 @@ impl<Q: SharesCall> Lanes<Q> {
         Lanes { wire, room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)), lanes: Mutex::default() }
     }
 
-    /// Asks the OM at `address`, as soon as a call there is free. A caller that stops waiting takes its question back at
-    /// most while that waits.
+    /// Asks the OM at `address`, as soon as a call there is free. A caller that stops waiting takes its
+    /// question back, unless that was sent already.
     pub(crate) async fn ask(&self, group: u64, address: String, asked: Q) -> Result<Q::Reply, Failure> {
         let bytes = asked.encoded_len();
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -144,7 +146,7 @@ impl<Q: SharesCall> Lanes<Q> {
     }
 }
 
-/// The caller may ask at once again, and elsewhere.
+/// The failure of a question that was not sent: its caller may ask again at once, and elsewhere.
 fn unsent(why: &str) -> Failure {
     Failure { retry: Retry::Here, ..Failure::new(Code::Unavailable, format!("not sent: {why}")) }
 }
@@ -293,7 +295,7 @@ mod tests {
                 }
             })
             .await;
-        // What waited is older by that.
+        // Changes that waited are older by the time for which they did.
         let expected = [(1, 5), (1, 5), (Change::TOGETHER_MAX, 13), (4, 14), (1, 24), (1, 34), (1, 44)];
         assert_eq!(*sizes.lock().unwrap(), expected);
     }

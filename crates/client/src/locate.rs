@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use types::ContainerId;
 
 /// The places of containers' replicas, as SCM said. A stale entry heals at the first error: its reader goes
-/// on with the rest of it, and the next one asks again.
+/// on with the entry's other replicas, and the next reader has SCM asked again.
 pub(crate) struct Locations {
     scm: Arc<Seeker>,
     channels: Channels,
@@ -23,7 +23,7 @@ pub(crate) struct Locations {
 /// Addresses of a container's replicas, in no order that means anything.
 pub(crate) struct Replicas {
     pub(crate) good: Vec<String>,
-    /// Those that may have what was acknowledged and the others lost. They are asked last.
+    /// Addresses of replicas that may have what was acknowledged and the others lost. They are asked last.
     pub(crate) diverged: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl Locations {
         let found = self.ask(container).await?;
         let mut known = self.known.lock().expect("no holder panics");
         if known.len() >= self.locations_max {
-            // Rare and cheap to fill again; an order of use would cost every read.
+            // This is rare, and the places are cheap to learn again; an order of use would cost every read.
             known.clear();
         }
         known.insert(container, found.clone());
@@ -56,7 +56,7 @@ impl Locations {
         self.known.lock().expect("no holder panics").remove(&container);
     }
 
-    /// One that does not lead says who does.
+    /// Asks SCM's leader for the places of a container; a member that does not lead says who does.
     async fn ask_leader(&self, container: ContainerId) -> Result<LocateContainersResponse, Failure> {
         let mut tries = self.scm.configured().len() + 1;
         loop {

@@ -22,7 +22,8 @@ use types::CRC_CHUNK_BYTES;
 /// The unit in which memory is counted; less takes as much.
 const UNIT_BYTES: usize = 4096;
 
-/// A store that is only busy has room again sooner.
+/// The time for which a read or a document that has not begun waits for room: a store that is only busy has
+/// some sooner.
 const BEGIN_WAIT: Duration = Duration::from_secs(1);
 
 /// The size of reads: how much is read at once, and how much may be on its way meanwhile.
@@ -40,12 +41,12 @@ impl Pieces {
         }
     }
 
-    /// The window of the stream that they come by. The pause for an update of the window is short against a
-    /// quarter of a chunk.
+    /// The window of the stream by which such pieces come. The pause for an update of the window is short
+    /// against a quarter of a chunk.
     pub(crate) const fn window_bytes(self) -> usize {
         match self {
             Pieces::Large => 256 << 10,
-            // One of them as a whole, with what goes with it: its sender holds what does not fit.
+            // One small piece as a whole, with what goes with it: its sender holds what does not fit.
             Pieces::Small => 68 << 10,
         }
     }
@@ -79,7 +80,8 @@ impl Memory {
         }
     }
 
-    /// Waits until somebody may begin, who can still be told to come later.
+    /// Waits until there is room for a small piece and its stream, for a moment at most: who has not begun
+    /// can still be told to come later.
     pub(crate) async fn begin(&self) -> Result<(), Failure> {
         const LEAST: usize = Pieces::Small.message_bytes() + Pieces::Small.window_bytes();
         if self.free.available_permits() >= units(LEAST) {
@@ -88,14 +90,14 @@ impl Memory {
         self.room([LEAST], BEGIN_WAIT).await.map(|_| ())
     }
 
-    /// Room for bytes that are neither read from replicas nor on their way to a pipeline, and as large: a document
-    /// that a client sends, or is sent.
+    /// Room for bytes that are neither read from replicas nor on their way to a pipeline, but may be as many:
+    /// a document that a client sends, or is sent.
     pub async fn take(&self, bytes: usize) -> Result<Room, Failure> {
         let [room] = self.room([bytes], BEGIN_WAIT).await?;
         Ok(room)
     }
 
-    /// Room for so many bytes, which are of several kinds perhaps. Cancellation safe.
+    /// Room for bytes of one or several kinds, for all of them at once. Cancellation safe.
     pub(crate) async fn room<const N: usize>(
         &self,
         bytes: [usize; N],
@@ -149,7 +151,7 @@ impl Room {
         self.0.merge(other.0);
     }
 
-    /// Takes so many bytes off, or as many as there are.
+    /// Splits off room for so many bytes, or all that there is if it has room for fewer.
     pub(crate) fn split(&mut self, bytes: usize) -> Room {
         let units = units(bytes).min(self.0.num_permits());
         Room(self.0.split(units).expect("it has as many"))

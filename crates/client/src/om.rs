@@ -31,7 +31,7 @@ pub(crate) struct OmCaller {
     wire: OmWire,
     changes: Lanes<Change>,
     lookups: Lanes<Lookup>,
-    /// Where members that do not lead are asked, too.
+    /// The way to ask members that do not lead, where such are asked, too.
     any_member: Option<AnyMember>,
     deadline: Duration,
     counted: Arc<Counted>,
@@ -49,11 +49,11 @@ enum About {
 /// What a call wants, which decides who is asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wants {
-    /// The leader carries it out.
+    /// A change, which the leader carries out.
     Change,
-    /// The leader answers.
+    /// An answer of the leader.
     Answer,
-    /// Any member may answer.
+    /// An answer that any member may give.
     AnyAnswer,
 }
 
@@ -155,7 +155,8 @@ impl OmCaller {
             async move {
                 loop {
                     let asked = self.lookups.ask(one.group, one.address.clone(), lookup.clone());
-                    // Else those that it shared the call with had filled the answer.
+                    // A lookup without a result is asked for again: those that shared its call had filled the
+                    // answer.
                     if let Some(result) = asked.await?.result {
                         return result.into();
                     }
@@ -197,7 +198,7 @@ impl OmCaller {
         };
         let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
         let (mut unsure, mut strangers) = (false, 0);
-        // The bucket, by number, that a try may have changed of which nothing is known.
+        // The number of the bucket that a try without a known outcome may have changed.
         let mut changed = None;
         loop {
             let place = match &bucket {
@@ -206,7 +207,7 @@ impl OmCaller {
             };
             let number = place.as_ref().ok().and_then(|place| Some(place.as_ref()?.number));
             if changed.is_some() && number.is_some() && number != changed {
-                // The one that it was sent to is gone, and another has its name.
+                // The bucket that the change was sent to is gone, and another one has its name.
                 return Err(ClientError::OutcomeUnknown("the bucket was deleted meanwhile".to_owned()));
             }
             let asked = match place {
@@ -317,7 +318,7 @@ pub(crate) struct OmWire {
     /// The view, which says which cluster OM must be of.
     pub(crate) view: watch::Receiver<Arc<View>>,
     pub(crate) call_timeout: Duration,
-    /// Members that do not lead may answer lookups.
+    /// Whether members that do not lead may answer lookups.
     pub(crate) any_member: bool,
 }
 
@@ -349,7 +350,7 @@ impl OmWire {
 
 /// A try that failed, and who was asked.
 struct Failed {
-    /// Nobody: nothing was sent.
+    /// The search that named who was asked; `None`: nobody was, and nothing was sent.
     om: Option<Arc<Seeker>>,
     address: String,
     failure: Failure,
@@ -361,9 +362,9 @@ impl Failed {
     }
 }
 
-/// Whether OM says so once for all: it remembers what a request was answered, so no earlier try took effect,
-/// and none ever will. Other refusals say nothing of earlier tries, which may have come to another server, or
-/// to the same one before it was replaced.
+/// Whether a refusal with this code comes from OM's tables, and so once for all: they remember what a request
+/// was answered, so no earlier try took effect, and none ever will. Other refusals say nothing of earlier
+/// tries, which may have come to another server, or to the same one before it was replaced.
 fn is_decided_by_tables(code: Code) -> bool {
     matches!(
         code,
@@ -468,7 +469,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Has a bucket moved to another group of names. It goes on whether anybody waits or not.
+    /// Has a bucket moved to another group of names. The move goes on whether anybody waits for it or not.
     pub async fn move_bucket(
         &self,
         volume: &str,
@@ -479,7 +480,7 @@ impl Client {
         change_root!(self, move_bucket, request).await
     }
 
-    /// Gives a move up: whether it was too late for that.
+    /// Gives a move up; answers whether it was too late for that, as the move was done.
     pub async fn give_up_move(
         &self,
         volume: &str,
@@ -498,7 +499,7 @@ impl Client {
         Ok(change_root!(self, settle_move, request).await?.is_done)
     }
 
-    /// How much is in a bucket.
+    /// The number of a bucket's keys, and their bytes.
     pub async fn stat_bucket(&self, volume: &str, bucket: &str) -> Result<StatBucketResponse, ClientError> {
         let request = StatBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
         query!(self, stat_bucket, about(volume, bucket), request).await
@@ -516,7 +517,7 @@ impl Client {
         change_root!(self, delete_bucket, request).await.map(|_| ())
     }
 
-    /// What a group of names has given up, and is not gone from all disks yet.
+    /// The blocks that a group of names has given up and that are not gone from all disks yet.
     pub async fn unused(&self, group: u64) -> Result<GetUnusedResponse, ClientError> {
         query!(self, get_unused, About::Group(group), GetUnusedRequest { group }).await
     }
@@ -529,7 +530,7 @@ impl Client {
         query!(self, list_container_keys, About::Group(request.group), request).await
     }
 
-    /// How far the sweep for blocks that nobody knows is, and what it knows of a container; 0: of none.
+    /// The progress of the sweep for blocks that nobody named, and what it knows of a container; 0: of none.
     pub async fn sweep(&self, container: u64) -> Result<GetSweepResponse, ClientError> {
         query!(self, get_sweep, About::Group(ROOT), GetSweepRequest { container }).await
     }
@@ -539,7 +540,7 @@ impl Client {
         query!(self, run_sweep, About::Group(ROOT), RunSweepRequest { container }).await.map(|_| ())
     }
 
-    /// Stops the sweep, or has it go on, with the names that there are now for all that there are.
+    /// Stops the sweep, or has it go on, and then takes the names that there are now for all that there are.
     pub async fn switch_sweep(&self, start: bool) -> Result<(), ClientError> {
         query!(self, switch_sweep, About::Group(ROOT), SwitchSweepRequest { start }).await.map(|_| ())
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 pub enum OmReads {
     #[default]
     Leader,
-    /// Whichever is near, or the next best: one that does not lead asks its leader how much it must have applied.
+    /// Any member, that of this process first: one that does not lead asks its leader how much it must have
+    /// applied.
     Any,
 }
 
@@ -17,15 +18,15 @@ pub struct ClientOptions {
     pub scm: String,
     /// "host:port" of OM; several, separated by commas, are its members. `None`: SCM says who has the names.
     pub om: Option<String>,
-    /// Who is asked for names.
+    /// The members of OM that are asked to look up and to list keys.
     pub om_reads: OmReads,
     /// Bytes of one chunk, that is, of one Raft entry: large enough that its fixed costs vanish, small enough
     /// that several are under way while a body still arrives.
     pub chunk_bytes: usize,
-    /// A block ends here and the next one begins, on another pipeline if that is less busy.
+    /// The bytes at which a block ends and the next one begins, on another pipeline if that is less busy.
     pub block_bytes_max: u64,
-    /// Unacknowledged bytes kept for one pipeline by all writers of this process together: 16 chunks under
-    /// way cover a round trip with an fsync of several milliseconds at gigabytes per second.
+    /// The most unacknowledged bytes that all writers of this process together keep for one pipeline: 16
+    /// chunks under way cover a round trip with an fsync of several milliseconds at gigabytes per second.
     pub stream_buffer_bytes_max: usize,
     /// The time in which all replicas must have a chunk, where that is asked for
     /// ([`crate::Client::with_ack`]). Past it a majority is enough, and [`crate::Written::reached`] says so.
@@ -41,18 +42,19 @@ pub struct ClientOptions {
     pub read_stall: Duration,
     /// The time that one call to OM or SCM may take before it is tried again.
     pub call_timeout: Duration,
-    /// Data on its way through this process: read and not taken yet by who asked for it, or taken of a body
-    /// and not acknowledged yet. Past half of it pieces are small. A thousand clients of a gateway that read
-    /// nothing come to 256 MiB then (of each the 64 KiB of its stream, and what HTTP holds: three pieces of
-    /// 64 KiB), beside the 384 MiB of those that came before; the rest is for who reads and writes.
+    /// The most bytes of data on its way through this process: read and not taken yet by who asked for it, or
+    /// taken of a body and not acknowledged yet. Past half of them pieces are small. A thousand clients of a
+    /// gateway that read nothing come to 256 MiB then (of each the 64 KiB of its stream, and what HTTP holds:
+    /// three pieces of 64 KiB), beside the 384 MiB of those that came before; the rest is for who reads and
+    /// writes.
     pub memory_bytes_max: usize,
-    /// Locations of containers remembered; about 200 bytes each.
+    /// The most containers whose locations are remembered; about 200 bytes each.
     pub locations_max: usize,
     /// Services of this process, which are called and not connected to.
     pub local: Local,
 }
 
-/// A large piece and its stream, below half of it.
+/// The least memory for data: a large piece and its stream fit into half of it.
 const MEMORY_BYTES_MIN: usize = 4 << 20;
 
 impl Default for ClientOptions {
@@ -78,7 +80,7 @@ impl Default for ClientOptions {
 }
 
 impl ClientOptions {
-    /// All contradictions at once.
+    /// Checks the options; the error names all contradictions at once.
     pub fn validate(&self) -> Result<(), String> {
         let mut wrong = Vec::new();
         let given = [("SCM", Some(&self.scm)), ("OM", self.om.as_ref())];

@@ -24,9 +24,9 @@ pub(crate) struct Outbox {
     /// Chunks in the order in which they were sent.
     on_wire: VecDeque<Outgoing>,
     held: BTreeMap<Nonce, HeldBlock>,
-    /// While the node is busy, nothing is sent.
+    /// The end of the pause in which nothing is sent, as the node is busy.
     held_until: Option<Instant>,
-    /// The next pause; the first one if zero.
+    /// The last pause; the next one is twice as long, or the first one if this is zero.
     pause: Duration,
 }
 
@@ -34,12 +34,12 @@ pub(crate) struct Outbox {
 struct HeldBlock {
     /// The chunks in the order of the block.
     chunks: VecDeque<Outgoing>,
-    /// The number of them that are not answered yet.
+    /// The number of the block's chunks that are on the wire and not answered yet.
     on_wire: usize,
 }
 
-/// The time of a few rounds of group commit. A node that stays busy is asked less and less often, and four
-/// times at least before a writer that hears nothing goes elsewhere.
+/// The first pause, a few rounds of group commit, and the longest. A node that stays busy is asked less and
+/// less often, and four times at least before a writer that hears nothing goes elsewhere.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -67,7 +67,8 @@ impl Outbox {
         }
     }
 
-    /// The next one, which is on the wire from here on. Chunks whose writer went on elsewhere are nobody's.
+    /// The next chunk to send, which is on the wire from here on. Chunks whose writer went on elsewhere are
+    /// nobody's.
     pub(crate) fn send(&mut self) -> Option<&Outgoing> {
         let outgoing = loop {
             let outgoing = self.unsent.pop_front()?;
@@ -115,7 +116,7 @@ impl Outbox {
         }
     }
 
-    /// The pause is over.
+    /// Ends the pause: blocks whose chunks are all answered go on.
     pub(crate) fn release(&mut self) {
         self.held_until = None;
         let blocks: Vec<Nonce> = self.held.keys().copied().collect();
@@ -125,7 +126,7 @@ impl Outbox {
     fn release_block(&mut self, nonce: Nonce) {
         let is_due = self.held_until.is_none() && self.held.get(&nonce).is_some_and(|it| it.on_wire == 0);
         if is_due && let Some(block) = self.held.remove(&nonce) {
-            // They have waited longer than what was never sent.
+            // The chunks of a held block have waited longer than what was never sent.
             block.chunks.into_iter().rev().for_each(|chunk| self.unsent.push_front(chunk));
         }
     }
@@ -141,8 +142,8 @@ impl Outbox {
         self.held.remove(&nonce);
     }
 
-    /// Everything is to be sent on another connection; nobody knows what became of that which was on the
-    /// wire. Chunks whose writer went on elsewhere are nobody's.
+    /// Notes that the connection has ended: everything is to be sent on another one, as nobody knows what
+    /// became of the chunks on the wire. Chunks whose writer went on elsewhere are nobody's.
     pub(crate) fn connection_ended(&mut self) {
         let Outbox { unsent, on_wire, held, .. } = std::mem::take(self);
         let sent = on_wire.into_iter().map(|chunk| Outgoing { again: true, ..chunk });

@@ -15,7 +15,8 @@ pub(crate) struct Pipelines {
     view: watch::Receiver<Arc<View>>,
     channels: Channels,
     options: ClientOptions,
-    /// The pipeline at which this process starts to fill them with small objects, so that gateways differ.
+    /// A random number by which this process chooses the pipeline that it fills with small objects first, so
+    /// that gateways differ.
     start: usize,
 }
 
@@ -27,7 +28,7 @@ pub(crate) enum Load {
     Large,
 }
 
-/// Up to here a chunk counts as small: many of them in one fsync are what makes them cheap.
+/// The most bytes of a chunk that counts as small: many of these in one fsync are what makes them cheap.
 const SMALL_BYTES_MAX: usize = 128 * 1024;
 /// A pipeline with this much under way is busy, and the next small object goes to the next pipeline.
 const SMALL_BUSY_BYTES: usize = 512 * 1024;

@@ -21,7 +21,8 @@ use types::{BlockName, CRC_CHUNK_BYTES, RunningCrc};
 const LATE_AFTER: Duration = Duration::from_millis(300);
 
 impl Client {
-    /// Whether one may begin to read now. Who would be refused in the middle can be told so before.
+    /// Waits until a read may begin, for a moment at most: who would be refused in the middle can be told so
+    /// before.
     pub async fn may_read(&self) -> Result<(), ClientError> {
         Ok(self.memory().begin().await?)
     }
@@ -61,8 +62,8 @@ struct Part {
 }
 
 impl Part {
-    /// Bytes that fit the checksums their replica sent with them may still not be those that were written:
-    /// another block's.
+    /// Compares a piece that was read as a whole with the checksum it was written with: bytes that fit the
+    /// checksums their replica sent with them may still be another block's.
     fn check_whole(&self) -> Result<(), Failure> {
         match self.whole {
             Some((written, sum)) if self.offset == self.end && sum.value() != written => {
@@ -117,7 +118,7 @@ struct Reader {
     replicas: Vec<String>,
     rounds: u32,
     last_failure: Option<Failure>,
-    /// A replica said, since bytes were last received, that it cannot give these.
+    /// Whether a replica has said, since bytes were last received, that it cannot give those that are next.
     is_denied: bool,
     /// The time since which nothing was received.
     since: Instant,
@@ -146,7 +147,7 @@ fn silent(address: &str, stall: Duration) -> Failure {
     Failure::new(Code::Unavailable, format!("{address} sent nothing for {stall:?}"))
 }
 
-/// Whether it says something about the replica's node, rather than about the block.
+/// Whether a failure says something about the replica's node, rather than about the block.
 fn is_its_own(failure: &Failure) -> bool {
     matches!(failure.code, Code::Unavailable | Code::OutcomeUnknown | Code::DiskFailed)
 }
@@ -261,7 +262,7 @@ impl Reader {
         if pieces != self.pieces
             && let Some(open) = self.open.take()
         {
-            // It has done nothing wrong.
+            // The replica has done nothing wrong, and may be asked again.
             self.replicas.push(open.address);
         }
         self.pieces = pieces;
@@ -366,7 +367,7 @@ impl Reader {
             let hopeless = matches!(failure.code, Code::Invalid | Code::Internal) && self.rounds >= 3;
             if hopeless || self.since.elapsed() > self.client.options().read_deadline {
                 let why = failure.to_string();
-                // They may well have it.
+                // Replicas that did not answer may well have the bytes.
                 if !self.is_denied {
                     let block = part.block;
                     return Err(ClientError::Unavailable(format!("nobody answers for block {block}: {why}")));
@@ -446,7 +447,7 @@ fn checksums(data: &[Bytes], first: usize) -> Vec<(u32, usize)> {
     sums
 }
 
-/// `wanted` bytes after the first `skip`, of which there are as many.
+/// The `wanted` bytes of the data that come after its first `skip`; it has as many.
 fn cut(data: Vec<Bytes>, mut skip: usize, mut wanted: usize) -> Vec<Bytes> {
     let mut bytes = Vec::with_capacity(data.len());
     for piece in data {
@@ -486,7 +487,7 @@ mod tests {
         assert!(parts_of(&pieces, 0..26).is_err());
     }
 
-    /// As it may come: in pieces that end anywhere.
+    /// A message as it may come: in pieces that end anywhere.
     fn chunk(offset: u64, data: &[u8], first: usize) -> ReadPieces {
         let pieces = std::iter::once(&data[..first]).chain(data[first..].chunks(CRC_CHUNK_BYTES));
         let about = ReadChunk {

@@ -2,7 +2,7 @@ use proto::om::BucketPlace;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// Buckets whose places are kept, some hundred bytes each.
+/// The most buckets whose places are kept, some hundred bytes each.
 const ROUTES_MAX: usize = 10_000;
 
 /// The places of buckets, as the root of the names said. A stale one heals by itself: the group that it names
@@ -32,7 +32,7 @@ impl Routes {
             return;
         }
         if known.len() >= ROUTES_MAX && !known.contains_key(name) {
-            // Rare and cheap to fill again; an order of use would cost every call.
+            // This is rare, and the places are cheap to learn again; an order of use would cost every call.
             known.clear();
         }
         known.insert(name.clone(), place);

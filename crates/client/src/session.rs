@@ -19,13 +19,13 @@ use types::{Nonce, PipelineId};
 pub(crate) struct Session {
     pipeline: PipelineId,
     orders: mpsc::Receiver<Outgoing>,
-    /// No more orders will come.
+    /// Whether no more orders will come.
     orders_closed: bool,
     health: Arc<Health>,
     stall: Duration,
     channels: Channels,
     outbox: Outbox,
-    /// The current or last connection brought an acknowledgement.
+    /// Whether the current or last connection has brought an acknowledgement.
     acknowledged: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum End {
     Stalled,
 }
 
-/// Chunks handed to the transport and not yet taken by it.
+/// The most chunks that are handed to the transport and not yet taken by it.
 const WIRE_QUEUE_MAX: usize = 4;
 
 impl Session {
@@ -83,7 +83,8 @@ impl Session {
         }
     }
 
-    /// One connection, until it breaks, stalls or a chunk is answered with a failure that a new try may mend.
+    /// Runs one connection, until it breaks or stalls, or a chunk is answered with a failure that a new try
+    /// may mend.
     pub(crate) async fn run(&mut self, cluster: &str, address: &str) -> End {
         self.acknowledged = false;
         let (to_wire, wire) = mpsc::channel::<WriteChunk>(WIRE_QUEUE_MAX);
@@ -108,7 +109,7 @@ impl Session {
         to_wire: mpsc::Sender<WriteChunk>,
     ) -> End {
         let mut acks: Option<Messages<WriteAck>> = None;
-        // Since when somebody has been waiting for an answer.
+        // The time since which somebody has been waiting for an answer.
         let mut waiting_since = Instant::now();
         loop {
             if self.orders_closed && self.outbox.is_empty() {
@@ -196,7 +197,7 @@ impl Session {
 
     fn answered_failure(&mut self, nonce: Nonce, seq: u32, failure: Failure) -> Result<(), Failure> {
         let try_again = match failure.code {
-            // Nothing was proposed, and what else is under way is on its way: only this one goes again,
+            // Nothing was proposed, and what else is under way is on its way: only this chunk goes again,
             // later.
             Code::Busy => {
                 self.outbox.refused(nonce, seq);

@@ -12,7 +12,7 @@ use types::{CRC_CHUNK_BYTES, Payload};
 #[derive(Clone, Debug)]
 pub(crate) struct Chunk {
     pub(crate) payload: Payload,
-    /// Nothing follows it.
+    /// Whether nothing of the body follows the chunk.
     pub(crate) last: bool,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Source<S> {
     /// The room for what is in the frames.
     room: Option<Room>,
     frames: VecDeque<Bytes>,
-    /// Small frames, after all others, as one.
+    /// The small frames that came last, put together; they follow all others.
     small: BytesMut,
     frame_bytes: usize,
     md5_many: Md5Many,
@@ -35,16 +35,17 @@ pub(crate) struct Source<S> {
     bytes: u64,
 }
 
-/// The MD5 of what was taken: with us, or where it takes in a chunk, which is on its way meanwhile.
+/// The MD5 of what was taken: it is here, or away to take in a chunk, which is on its way meanwhile.
 enum Hashing {
     Here(Md5),
     Away(Pending),
 }
 
-/// Up to this, hashing takes less than handing the work to another thread and back.
+/// The most bytes of a chunk that is hashed here: hashing them takes less than handing the work to another
+/// thread and back.
 const HASH_HERE_BYTES_MAX: usize = 32 * 1024;
-/// A frame below this is copied: kept as it is, one of a single byte would cost forty times that, and hold
-/// what it is a part of.
+/// The bytes below which a frame is copied: kept as it is, a frame of a single byte would cost forty bytes,
+/// and hold what it is a part of.
 const SMALL_FRAME_BYTES: usize = 4 * 1024;
 
 impl<S, E> Source<S>
@@ -94,7 +95,7 @@ where
             }
             self.hold().await?;
         }
-        // Where a call was given up that waited for it.
+        // A call that was given up while it waited for room has left that to the next one.
         self.hold().await?;
         if self.frame_bytes == 0 {
             return Ok(None);
@@ -128,7 +129,7 @@ where
         }
     }
 
-    /// Has room for all that came, before more is asked for.
+    /// Waits until there is room for all that came, before more is asked for.
     async fn hold(&mut self) -> Result<(), ClientError> {
         let held = self.room.as_ref().map_or(0, Room::bytes);
         if self.frame_bytes > held {
@@ -141,7 +142,7 @@ where
         Ok(())
     }
 
-    /// All that is there, or a chunk of it. Something stays behind unless this is the end.
+    /// Takes all that has gathered, or a chunk of it. Something stays behind unless this is the end.
     fn take_chunk(&mut self) -> Bytes {
         let count = match &self.body {
             _ if self.frame_bytes > self.chunk_bytes => self.chunk_bytes,
@@ -193,7 +194,7 @@ where
         joined.freeze()
     }
 
-    /// The MD5 of all that was taken, once it has taken it in.
+    /// The MD5 of all that was taken, once it has taken in the last chunk.
     async fn hashed(&mut self) -> Result<&mut Md5, ClientError> {
         if let Hashing::Away(pending) = &mut self.hashing {
             let md5 = pending.await;

@@ -35,9 +35,9 @@ pub(crate) struct Outgoing {
     pub(crate) chunk: Chunk,
     pub(crate) seal: bool,
     pub(crate) ack_all_within: Option<Duration>,
-    /// It was on a connection that broke before it was answered.
+    /// Whether the chunk was on a connection that broke before it was answered.
     pub(crate) again: bool,
-    /// A writer that went on elsewhere has dropped the other end.
+    /// The way to the chunk's writer; one that went on elsewhere has dropped the other end.
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) _share: OwnedSemaphorePermit,
 }
@@ -68,9 +68,11 @@ impl Room {
     }
 }
 
-/// Chunks waiting for the owner task, besides those on the wire. Their bytes are bounded by the window.
+/// The most chunks that wait for the owner task, besides those on the wire. Their bytes are bounded by the
+/// window.
 const ORDERS_MAX: usize = 256;
-/// A chunk takes at least this much of the window, so that tiny ones are bounded too: 16 MiB hold 4096.
+/// The least that a chunk takes of the window, so that the number of tiny ones is bounded too: 16 MiB hold
+/// 4096.
 const SHARE_BYTES_MIN: usize = 4096;
 
 impl PipelineStream {
@@ -155,7 +157,7 @@ impl Outgoing {
     }
 }
 
-/// The limit as the message has it.
+/// The time for all replicas to have a chunk, in milliseconds, as the chunk's message has it.
 fn ack_all_within_ms(within: Duration) -> u32 {
     let within = within.min(proto::ACK_ALL_WITHIN_MAX);
     u32::try_from(within.as_millis()).expect("the limit is below 49 days")
@@ -164,7 +166,7 @@ fn ack_all_within_ms(within: Duration) -> u32 {
 /// Keeps a session with the pipeline's leader while there is something to write: finds the leader, and after
 /// each break sends everything again that was not acknowledged. The pipeline recognizes what it has.
 async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
-    /// Followed at once without waiting; more in a row means that nobody knows.
+    /// The hints at a leader that are followed in a row without waiting; more of them mean that nobody knows.
     const HINTS_MAX: u32 = 3;
     let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
     let mut hint: Option<String> = None;

@@ -27,13 +27,13 @@ pub struct OmGroupView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineView {
     pub id: PipelineId,
-    /// False while it is decided but has not been seen with a leader.
+    /// Whether the pipeline is open; false while SCM has decided on it and not seen it with a leader.
     pub open: bool,
     pub leader: Option<NodeId>,
     pub members: Vec<MemberView>,
     /// The open container, as last reported.
     pub container: ContainerId,
-    /// Too many of its members' disks are full: its leader takes what it can never commit.
+    /// Whether too many of the members' disks are full: the leader takes what it can never commit.
     pub lacks_room: bool,
 }
 
@@ -142,7 +142,7 @@ struct Ended {
     failure: Failure,
 }
 
-/// One watch stream, to its end.
+/// Follows one watch stream to its end.
 async fn follow_once(address: &str, channels: &Channels, view: &watch::Sender<Arc<View>>) -> Ended {
     let mut had_views = false;
     let failure = follow_until_failed(address, channels, view, &mut had_views).await.err();

@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use types::PipelineId;
 
-/// Nodes asked at once.
+/// The most nodes that are asked at the same time.
 const ASKED_MAX: usize = 8;
-/// One that takes longer to answer takes bytes no sooner.
+/// The time for a node to answer: one that takes longer takes bytes no sooner.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// Asks members of the view's open pipelines that have room, those first that lead by the view, until one
@@ -38,7 +38,7 @@ pub(crate) async fn any_is_writable(view: &View, channels: &Channels) -> bool {
     false
 }
 
-/// Each once.
+/// The addresses of the pipelines' members, leaders first, each address once.
 fn addresses<'a>(open: impl Iterator<Item = &'a PipelineView>) -> Vec<&'a str> {
     let by_member: Vec<Vec<&str>> = open.map(PipelineView::addresses).collect();
     let most = by_member.iter().map(Vec::len).max().unwrap_or(0);

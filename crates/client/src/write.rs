@@ -116,8 +116,8 @@ impl Client {
     }
 }
 
-/// A store that has been full for this long is not waited for: room comes when somebody makes it, or with a
-/// pipeline that SCM opens elsewhere, and that it lacks is known a heartbeat late.
+/// The time after which a full store is not waited for any more: room comes when somebody makes it, or with a
+/// pipeline that SCM opens elsewhere, and a lack of room is known a heartbeat late.
 const FULL_FOR: Duration = Duration::from_secs(3);
 
 /// The time for which to go on trying without progress, and how often.

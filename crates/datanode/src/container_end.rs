@@ -32,14 +32,14 @@ const FILE: RecordFile = RecordFile::of_fields(b"FLce", 2, FIELDS_BYTES);
 pub(crate) struct ContainerEnd {
     /// The state, which is never open. Closed: SCM has said that its last record is the container's.
     pub state: ContainerState,
-    /// `None`: there is no record in it.
+    /// The container's last record; `None` where there is none, or none is known.
     pub last: Option<LogId>,
     /// The entry up to which this replica knew its log to be committed when that ended; 0 of a closed one.
     pub committed: LogIndex,
 }
 
 impl ContainerEnd {
-    /// The end of which nothing is left that says more.
+    /// The end of a container of which nothing is left that says more.
     pub(crate) const LOST: ContainerEnd =
         ContainerEnd { state: ContainerState::WithoutLog, last: None, committed: LogIndex(0) };
 
@@ -47,7 +47,7 @@ impl ContainerEnd {
         ContainerEnd { state: ContainerState::Closed, last, committed: LogIndex(0) }
     }
 
-    /// `None` for a container that is open, or ended in a roll.
+    /// Reads the end of a container; `None` for one that is open, or ended in a roll.
     pub(crate) async fn read(
         disk: &dyn Disk,
         container: ContainerId,
@@ -57,7 +57,7 @@ impl ContainerEnd {
         FILE.read(disk, &path, decode).await.context("read how a container ended")
     }
 
-    /// Durable on return; a crash before leaves what was there, or this.
+    /// Writes the end, durably on return; a crash before leaves what was there, or this.
     pub(crate) async fn write(&self, disk: &dyn Disk, container: ContainerId) -> anyhow::Result<()> {
         let dir = container_dir(container);
         let path = format!("{dir}/{FILE_NAME}");
@@ -119,7 +119,7 @@ mod tests {
         let walked = WalkEnd::Unfinished { segment: 0, offset: 120 };
         let end = |last| Some(quasi_closed(last));
         let log_id = |index| LogId { term: Term(0), index: LogIndex(index) };
-        // As it is read back: `None`.
+        // The file gives entry 0 back as `None`.
         assert!(is_whole(&walked, Some(log_id(0)), end(None)));
         assert!(is_whole(&walked, None, end(None)));
         assert!(!is_whole(&walked, Some(log_id(0)), end(Some(log_id(1)))));

@@ -17,7 +17,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use types::{ContainerId, LogId, LogIndex, OwnerId};
 
-/// The version of what a compacted container's own word says.
+/// The version of the notes that a compacted container keeps ([`notes_of`]).
 const NOTES_VERSION: u8 = 1;
 
 /// The files of a container that are read.
@@ -25,7 +25,7 @@ const NOTES_VERSION: u8 = 1;
 pub(crate) enum Reading {
     /// All segments of a container that is in its place: those that count, where it was compacted.
     Whole,
-    /// The segments of such a container from this one on.
+    /// The segments of a container in its place, from this one on.
     FromSegment(u32),
     /// All segments of a copy that is not published.
     Incoming,
@@ -39,9 +39,9 @@ pub(crate) struct ContainerReader {
     owners_dir: &'static str,
     /// The list as it was when the reading began: blocks may be deleted meanwhile.
     discards: Arc<Discards>,
-    /// The same as it was when somebody asked last whether a body is given up by now.
+    /// The list as it was when somebody last asked whether a body is given up by now.
     newest: Mutex<Arc<Discards>>,
-    /// The word of one that was compacted on what is no longer to be read.
+    /// The facts on what is no longer to be read, if the container was compacted.
     facts: Option<Facts>,
     contents: Contents,
     hash: ContainerHash,
@@ -50,7 +50,7 @@ pub(crate) struct ContainerReader {
 /// A record whose head is verified; its body is read when that is asked for.
 pub(crate) struct ReadRecord {
     pub walked: Box<WalkedRecord>,
-    /// Its body was given up, and the record is none of what the replicas have in common.
+    /// Whether the body was given up: then the record is none of what the replicas have in common.
     pub is_discarded: bool,
 }
 
@@ -93,7 +93,7 @@ impl ContainerReader {
         ContainerReader::over(disk, container, reading, discards).await
     }
 
-    /// The same, as it is with this list.
+    /// Opens a container as it is with this list of discarded bodies.
     pub(crate) async fn over(
         disk: &Arc<dyn Disk>,
         container: ContainerId,
@@ -161,13 +161,13 @@ impl ContainerReader {
         }
     }
 
-    /// All of the body of the record that was read last, verified, and what pads it, in parts.
+    /// Reads all of the body of the record that was read last, verified, and what pads it, in parts.
     pub(crate) async fn read_whole_body(&mut self, record: &ReadRecord) -> Result<Vec<Bytes>, ReadError> {
         self.walk.read_last_body(&record.walked).await
     }
 
-    /// What looks like damage is none where a compaction has put other segments in the place of those that
-    /// are read here.
+    /// Fails where a compaction has put other segments in the place of those that are read here: what looks
+    /// like damage is none then.
     pub(crate) async fn check_is_as_it_was(&self) -> Result<(), ReadError> {
         let owner = OwnerId::from(self.container);
         let now = Compacted::read(&*self.disk, self.owners_dir, owner).await;
@@ -195,7 +195,7 @@ impl ContainerReader {
         Ok(now.contains(record.walked.meta.id.index, &record.walked.meta.place))
     }
 
-    /// The list as it is now. It is read again only if there is more than there was.
+    /// The list of discarded bodies as it is now, read again only if there is more of it than there was.
     pub(crate) async fn newest_discards(&self) -> io::Result<Arc<Discards>> {
         let newest = self.newest.lock().expect("no holder panics").clone();
         let Some(newer) = newest.newer(&*self.disk, self.owners_dir).await? else { return Ok(newest) };
@@ -235,7 +235,7 @@ impl ContainerReader {
     }
 }
 
-/// What is kept of a container when records are left out of it.
+/// The notes that a container keeps on the records that a compaction leaves out.
 pub(crate) fn notes_of(facts: &Facts) -> Bytes {
     let mut notes = vec![NOTES_VERSION];
     facts.put(&mut notes);
@@ -251,10 +251,10 @@ fn facts_of(compacted: &Compacted) -> anyhow::Result<Option<Facts>> {
     Facts::get(facts).map(Some)
 }
 
-/// What a container's files take on its disk.
+/// The room that a container's files take on its disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DiskUse {
-    /// Their lengths but for the holes of deleted blocks.
+    /// The lengths of the files, but for the holes of deleted blocks.
     pub bytes: u64,
     pub discards: DiscardsSum,
 }

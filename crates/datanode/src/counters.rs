@@ -28,17 +28,17 @@ pub(crate) struct DiskCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskStats {
     pub disk: DiskId,
-    /// Read by the scrubber.
+    /// Bytes read by the scrubber.
     pub scrubbed_bytes: u64,
     /// Containers the scrubber found to be bad.
     pub scrub_findings: u64,
     /// Looks at a container that ended without a verdict: it could not be read, and that says nothing of its
     /// bytes.
     pub scrub_unread: u64,
-    /// Times it came to the end of all closed containers.
+    /// Times the scrubber came to the end of all closed containers.
     pub scrub_passes: u64,
-    /// The time of the last such pass, in milliseconds since the Unix epoch, also before this process; 0 for
-    /// never.
+    /// The time at which the last such pass ended, in milliseconds since the Unix epoch, also before this
+    /// process; 0 for never.
     pub scrub_last_pass_ms: u64,
     /// Replicas marked unhealthy, by readers and by the scrubber.
     pub marked_unhealthy: u64,
@@ -47,7 +47,7 @@ pub struct DiskStats {
     pub repeated_chunks: u64,
     /// Chunks that were refused because too much was under way.
     pub busy_chunks: u64,
-    /// Given back to the file system by deletions.
+    /// Bytes given back to the file system by deletions.
     pub hole_bytes: u64,
     /// Blocks that were to be deleted, and that are others here: they stayed.
     pub other_blocks: u64,
@@ -138,7 +138,7 @@ const BUSY: Metric = metric(
 );
 
 impl DiskStats {
-    /// Writes them for the disk of that name.
+    /// Writes the counts as metrics of the disk of that name.
     pub(crate) fn expose(&self, disk: &str, exposition: &mut Exposition) {
         let labels = [("disk", disk)];
         let counters = [

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, warn};
 use types::{Backoff, ContainerId, DiskId};
 
-/// Tries of a read: what the index does not give for so long, 13 s in all, it does not give.
+/// The pauses between the tries of a read: what the index does not give in 13 s in all, it does not give.
 const READ_RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(8));
 
 /// The log has this much to write: the disk is busy ...
@@ -181,8 +181,8 @@ impl DatanodeDisk {
         matches!(self.db.state(), DbState::Full(_))
     }
 
-    /// Asks for its room, and finds out whether its index takes writes: RocksDB flushes and compacts when it
-    /// likes, also when nobody writes.
+    /// Asks the disk for its room, and finds out whether its index takes writes: RocksDB flushes and compacts
+    /// when it likes, also when nobody writes.
     pub(crate) fn ask(self: &Arc<Self>) -> IoFuture<Space> {
         let disk = self.clone();
         Box::pin(async move {

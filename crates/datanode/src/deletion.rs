@@ -26,16 +26,17 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 use types::{BlockName, ContainerId, OwnerId};
 
-/// Blocks of one portion, which is listed, flushed and punched at once: their records are in memory, some
-/// forty bytes for each chunk.
+/// The most blocks of one portion, which is listed, flushed and punched at once: their records are in memory,
+/// some forty bytes for each chunk.
 pub(crate) const BLOCKS_MAX: usize = 4096;
 
-/// What an index knows of blocks that are to go.
+/// The word of an index on blocks that are to go.
 #[derive(Default)]
 struct Found {
-    /// The records of those that are here.
+    /// The records of the blocks that are here.
     records: Vec<Discard>,
-    /// The numbers of all that go, those included that are gone already: their bodies may be there still.
+    /// The numbers of all blocks that go, those included that are gone already: their bodies may be there
+    /// still.
     locals: BTreeSet<u64>,
     /// The names under whose numbers other blocks stand here.
     others: Vec<BlockName>,
@@ -69,8 +70,8 @@ pub(crate) async fn delete_blocks(
     carry_out(disk, container, &discards, locals).await
 }
 
-/// Finishes what a crash cut short: deletions since which nobody has measured their containers. To be called
-/// before anything reads the disk.
+/// Finishes deletions of blocks that a crash cut short: those since which nobody has measured the container.
+/// To be called before anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
     let mut last_failure = None;
     for (container, record) in disk.index.with(Index::containers).await? {
@@ -79,7 +80,7 @@ pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
         }
         match recover_in(disk, container).await {
             Ok(()) => {}
-            // It has nothing to do with the containers after it.
+            // A container that is bad says nothing of those after it.
             Err(failure) if condemns(&failure) => {
                 disk.mark_unhealthy(container, format!("{failure:#}")).await;
             }
@@ -100,7 +101,7 @@ async fn recover_in(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow:
     Ok(())
 }
 
-/// Finishes what was begun and not acknowledged.
+/// Finishes the deletions of a container's blocks that were begun and not acknowledged.
 pub(crate) async fn finish_deletions(
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
@@ -124,8 +125,9 @@ pub(crate) async fn finish_deletions(
     carry_out(disk, container, &discards, tags).await.map(drop)
 }
 
-/// A log without its bodies cannot bring a member up to date, and an elected leader that looks for the end of
-/// its followers' logs reads its own: it would find a hole and stop.
+/// Refuses a container that is not closed, or that a log still reads. A log without its bodies cannot bring a
+/// member up to date, and an elected leader that looks for the end of its followers' logs reads its own: it
+/// would find a hole and stop.
 async fn check_is_released(
     disk: &DatanodeDisk,
     pipelines: &Pipelines,
@@ -193,8 +195,8 @@ async fn carry_out(
     Ok(forgotten)
 }
 
-/// Forgets the rows that a deletion has left which failed half way, and with them the hash of before. To be called with the
-/// disk's lock for deletions.
+/// Forgets the rows that a deletion left when it failed half way, and with them the hash of before. To be
+/// called with the disk's lock for deletions.
 pub(crate) async fn forget_listed(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
     let listed = disk.space.settled_discards(OWNERS_DIR, OwnerId::from(container)).await?.tags();
     forget(disk, container, listed).await.map(drop)

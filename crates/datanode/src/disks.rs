@@ -24,10 +24,10 @@ pub(crate) struct Disks {
     failed: Vec<DiskId>,
     pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
-    /// For what all their logs keep, and what others hold beside that.
+    /// The memory for what the logs of all disks keep, and for what others hold beside that.
     pub memory: SharedMemory,
     pub inventory: Inventory,
-    /// SCM's word, since it last spoke: what nobody names may be given back.
+    /// Whether what nobody names may be given back, as SCM last said.
     pub may_reclaim: Arc<AtomicBool>,
 }
 
@@ -78,8 +78,8 @@ impl Disks {
         Disks::open_from(Source::Opened(&directories), &stamps, options).await
     }
 
-    /// Disks that contradict each other, are in use or of a newer version stop the node: to go on would harm
-    /// somebody's data. A disk that merely does not work is left out, loudly.
+    /// Opens the disks of a source. Those that contradict each other, are in use or of a newer version stop
+    /// the node: to go on would harm somebody's data. A disk that merely does not work is left out, loudly.
     async fn open_from(
         source: Source<'_>,
         stamps: &[(PathBuf, Stamp)],
@@ -149,7 +149,8 @@ impl Disks {
         }
     }
 
-    /// The disks in the order in which they are asked for a container: those that work, then those that do not.
+    /// The disks in the order in which they are asked for a container: those that work, then those that do
+    /// not.
     fn to_be_asked(&self) -> impl Iterator<Item = (&Arc<DatanodeDisk>, bool)> {
         let these = |works: bool| {
             let these = self.open.iter().filter(move |disk| disk.failure().is_none() == works);
@@ -255,7 +256,7 @@ impl Disks {
     }
 }
 
-/// The stamps there are. What cannot be read is left for opening to report.
+/// Reads the stamps there are. What cannot be read is left for opening to report.
 fn peek(paths: &[PathBuf]) -> anyhow::Result<Vec<(PathBuf, Stamp)>> {
     let mut stamps: Vec<(PathBuf, Stamp)> = Vec::new();
     for path in paths {
@@ -293,8 +294,8 @@ fn agreed<T: PartialEq + std::fmt::Debug>(
     Ok(agreed.map(|(_, value)| value))
 }
 
-/// Also where the process ran out of something: the disk may be well, and one that is left out is made up for
-/// elsewhere.
+/// Whether a disk that cannot be opened stops the node: also where the process ran out of something, as the
+/// disk may be well, and one that is left out is made up for elsewhere.
 fn stops_the_node(failure: &anyhow::Error) -> bool {
     let known = failure.downcast_ref::<OpenDiskError>();
     matches!(known, Some(OpenDiskError::InUse { .. } | OpenDiskError::NewerFormat { .. }))
@@ -307,7 +308,7 @@ mod tests {
     use crate::layout::DB_DIR;
     use statedb::Db;
 
-    /// Left out as broken, it would be made up for elsewhere.
+    /// A disk that is left out as broken is made up for elsewhere.
     #[tokio::test]
     async fn a_disk_whose_index_is_open_still_is_in_use() {
         let dir = tempfile::tempdir().unwrap();

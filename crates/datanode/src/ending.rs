@@ -1,5 +1,5 @@
-//! Ending this node's replicas of pipelines. Doing so again changes nothing; **who does it is one at a time
-//! for each pipeline**: the start of the node, then the executor of SCM's orders.
+//! Ending this node's replicas of pipelines. Doing so again changes nothing; **for each pipeline only one
+//! does it at a time**: the start of the node, then the executor of SCM's orders.
 
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
@@ -77,7 +77,7 @@ impl Ender {
             return self.note_end(&stopped, Err(failure)).await;
         }
         self.pipelines.forget(pipeline);
-        // They are released now.
+        // The pipeline's containers are released now.
         self.disks.inventory.look_again_at_pipeline(pipeline);
         self.disks.inventory.wake().notify_one();
         Ok(())
@@ -123,12 +123,12 @@ impl Ender {
         };
         self.pipelines.update_stopped(pipeline, |stopped| match &done {
             Ok(last) => {
-                // Of one that was never open, nobody knew.
+                // Nobody knew the last entry of a pipeline that was not open in this process.
                 stopped.report.last_index = last.0.max(stopped.report.last_index);
                 stopped.report.set_state(MemberState::QuasiClosed);
                 stopped.report.why.clear();
             }
-            // What it said before stays true: it is only not let go of yet.
+            // The state that was reported before stays true: the pipeline is only not let go of yet.
             Err(failure) => {
                 stopped.report.why = format!("{failure:#}");
                 if has_lost_log {
@@ -149,7 +149,7 @@ impl Ender {
         for (container, _) in containers.into_iter().filter(|(_, record)| record.pipeline == pipeline) {
             disk.inventory.look_again(disk.id, container);
         }
-        // Those that are gone are known.
+        // Replicas that are gone from the index are in the inventory still.
         disk.inventory.look_again_at_pipeline(pipeline);
         disk.inventory.looked().await;
         Ok(())

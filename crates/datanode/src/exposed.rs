@@ -47,9 +47,9 @@ pub(crate) struct MemoryInUse {
     pub bytes_max: usize,
     /// Chunks that are received and not applied yet.
     pub bodies: usize,
-    /// What is read and not sent yet.
+    /// Data that is read and not sent yet.
     pub reads: usize,
-    /// What is on its way to the disks.
+    /// Data that is on its way to the disks.
     pub writing: usize,
     /// The entries that logs keep.
     pub logs: usize,

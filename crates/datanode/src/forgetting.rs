@@ -1,7 +1,7 @@
 //! Forgetting a pipeline's log, as a log, up to what all three members have: docs/cluster.md.
 //!
 //! The leader sees in openraft's replication what every member has durably, and says so in the log itself
-//! ([`ForgetCommand`]), once in a while. It is true for good when it is said, so whoever applies it, now or
+//! ([`ForgetCommand`]), once in a while. What it says stays true for good, so whoever applies it, now or
 //! after a restart, may forget up to there, each in its own time:
 //!
 //! ```text
@@ -31,11 +31,12 @@ pub(crate) struct Forgetter {
     pub pipeline: Arc<Pipeline>,
     pub tail_bytes: u64,
     pub interval: Duration,
-    /// Hears of containers that are released.
+    /// The inventory, which hears of containers that are released.
     pub inventory: Inventory,
 }
 
 impl Forgetter {
+    /// Says in the log what may be forgotten, and forgets what the log says, as long as the pipeline is open.
     /// May be dropped anywhere: what was said in the log is applied again, or said again.
     pub(crate) async fn run(self) {
         let mut said = self.pipeline.forget_to.clone();
@@ -56,8 +57,8 @@ impl Forgetter {
         }
     }
 
-    /// Leader only. No tail is kept of a closed container: it could not be repaired before as much is written
-    /// after it, which an idle pipeline never does.
+    /// Says in the log, as the leader only, what may be forgotten. No tail is kept of a closed container: it
+    /// could not be repaired before as much is written after it, which an idle pipeline never does.
     async fn say(&self) -> anyhow::Result<()> {
         let Pipeline { group, .. } = self.pipeline.as_ref();
         if group.status().role != Role::Leader || self.pipeline.open_container().is_ended {
@@ -93,7 +94,7 @@ impl Forgetter {
                 info!(pipeline = %id, to = to.index.0, "the log is forgotten up to what all members have");
                 self.inventory.look_again_at_pipeline(*id);
             }
-            // It is tried again with the next look.
+            // The next look tries again.
             Err(failure @ (ForgetError::InUse { .. } | ForgetError::NotApplied { .. })) => {
                 debug!(pipeline = %id, %failure, "the log is not forgotten yet");
             }

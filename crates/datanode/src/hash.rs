@@ -3,15 +3,15 @@
 use raftlog::WalkedRecord;
 use sha2::{Digest, Sha256};
 
-/// Takes in a container's records in the order of their indexes. Where they stand is no part of it: a replica
-/// has the same hash before and after it was compacted.
+/// Takes in a container's records in the order of their indexes. The place where they stand is no part of it:
+/// a replica has the same hash before and after it was compacted.
 #[derive(Clone, Default)]
 pub(crate) struct ContainerHash {
     hash: Sha256,
 }
 
 impl ContainerHash {
-    /// The next record, unless its body was given up.
+    /// Takes in the next record; the caller leaves out one whose body was given up.
     pub(crate) fn add(&mut self, record: &WalkedRecord) {
         record.placeless_head().iter().for_each(|part| self.hash.update(part));
     }

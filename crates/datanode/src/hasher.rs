@@ -1,7 +1,7 @@
 //! Computing the hashes of closed containers, so that SCM can compare replicas.
 //!
-//! One task for each disk takes the closed containers that have none: those that just closed, those in which
-//! blocks were deleted, and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
+//! One task for each disk takes the closed containers that have no hash: those that just closed, those in
+//! which blocks were deleted, and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
 
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
 use crate::datanode_disk::DatanodeDisk;
@@ -41,7 +41,8 @@ impl Hasher {
         Hasher { disk, throttle: Throttle::new(BYTES_PER_SECOND) }
     }
 
-    /// May be dropped anywhere: a hash that was not saved is computed again.
+    /// Computes the hashes that are missing, until the disk fails. May be dropped anywhere: a hash that was
+    /// not saved is computed again.
     pub(crate) async fn run(self) {
         let mut changes = self.disk.inventory.watch();
         while self.disk.failure().is_none() {
@@ -57,7 +58,7 @@ impl Hasher {
                 continue;
             };
             if let Err(failure) = self.hash_marking(container).await {
-                // It was compacted meanwhile, which changes no hash: it is read again.
+                // A container that was compacted meanwhile is read again: its hash is the same.
                 if matches!(failure.downcast_ref(), Some(ReadError::Compacted(_))) {
                     continue;
                 }
@@ -91,7 +92,7 @@ impl Hasher {
         match self.hash(container).await? {
             Ok(hashed) => self.save(container, before, hashed).await,
             Err(why) => {
-                // Gone meanwhile, perhaps.
+                // The container may be gone meanwhile.
                 if self.disk.index.with(move |index| index.container(container)).await?.is_some() {
                     self.disk.mark_unhealthy(container, why).await;
                 }
@@ -150,7 +151,7 @@ impl Hasher {
         Ok(())
     }
 
-    /// The inventory is not as the disk is: gives it time to be.
+    /// Has a container read again, and gives the inventory time to be as the disk is.
     async fn look_again(&self, container: ContainerId) {
         self.disk.inventory.look_again(self.disk.id, container);
         sleep(CHANGED_WAIT).await;

@@ -23,7 +23,7 @@ impl DatanodeDisk {
             None => Ok(None),
         });
         match marked.await {
-            // Its replica was deleted meanwhile, and one that is copied here later must not be taken for it.
+            // The replica was deleted meanwhile, and one that is copied here later must not be taken for it.
             Ok(None) => false,
             Ok(Some(is_new)) => {
                 self.unhealthy.lock().expect("no holder panics").insert(container);
@@ -42,7 +42,7 @@ impl DatanodeDisk {
         }
     }
 
-    /// All containers of this disk. Blocks.
+    /// Reports all containers of this disk. Blocks.
     pub(crate) fn container_reports(&self) -> anyhow::Result<Vec<ContainerReport>> {
         let mut unhealthy = self.index.all_unhealthy()?;
         let report =

@@ -22,7 +22,8 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 /// Changes that come together (a leader's death moves many pipelines) are told together.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// Tasks known at a time; SCM tells a few. More are left for when it says them again.
+/// The most tasks that are taken from one answer of SCM, which tells a few. More are left for when it says
+/// them again.
 const TASKS_MAX: usize = 1000;
 
 /// Reports to SCM and takes its orders, for as long as the node runs.
@@ -36,7 +37,7 @@ pub(crate) struct Heartbeat {
     pub executor: Executor,
     pub scm: ScmLink,
     pub clock: Arc<dyn Clock>,
-    /// SCM took the last report.
+    /// Whether SCM took the last report.
     pub is_reported: Arc<AtomicBool>,
     pub talk: Talk,
 }
@@ -51,8 +52,8 @@ pub(crate) struct Talk {
 }
 
 impl Heartbeat {
-    /// May be dropped anywhere: SCM's requests can be repeated, pipelines are opened in steps that a crash
-    /// may divide too.
+    /// Reports and takes orders, one heartbeat after the other. May be dropped anywhere: SCM's requests can
+    /// be repeated, pipelines are opened in steps that a crash may divide too.
     pub(crate) async fn run(mut self) {
         let interval = self.options.heartbeat;
         let changed = self.disks.inventory.wake();
@@ -177,7 +178,7 @@ impl Heartbeat {
         }
         inventory.taken(&report);
         let asked: Vec<PipelineId> = response.describe.iter().copied().map(PipelineId).collect();
-        // Of a pipeline that it does not know, SCM has noted nothing.
+        // SCM does not know a pipeline that it asks about, and has noted nothing of it.
         let noted: Vec<PipelineId> = lost_logs.into_iter().filter(|lost| !asked.contains(lost)).collect();
         self.pipelines.loss_was_told(&noted);
         if asked != self.talk.to_describe {

@@ -1,6 +1,6 @@
 //! An index that is older than its disk: RocksDB opens one whose newest files are gone as it was before them.
-//! What it has forgotten since would pass for let go of or deleted, so such a disk is refused until its index
-//! is rebuilt.
+//! Pipelines and containers that it lacks would pass for let go of or deleted, so such a disk is refused
+//! until its index is rebuilt.
 
 use crate::container_reader::{ContainerReader, Reading};
 use crate::import::imported_file;
@@ -39,8 +39,8 @@ pub(crate) async fn check(
     )
 }
 
-/// A pipeline's spec stands beside its log only once the index has it, and a replica is marked as removed
-/// before the index forgets it.
+/// A pipeline whose log is here, and that the index knew once and does not know now. A pipeline's spec stands
+/// beside its log only once the index has it, and a replica is marked as removed before the index forgets it.
 async fn forgotten_log(
     real: &dyn DataDirectory,
     disk: &Arc<dyn Disk>,
@@ -63,8 +63,8 @@ async fn forgotten_log(
     Ok(None)
 }
 
-/// A container of a log that is gone. One that is on its way out files those it finds, so its own are no
-/// sign.
+/// A container without a row, whose log is gone. A log that is on its way out has such containers filed, so
+/// its own are no sign.
 async fn forgotten_container(
     real: &dyn DataDirectory,
     disk: &Arc<dyn Disk>,
@@ -81,8 +81,8 @@ async fn forgotten_container(
 }
 
 /// Containers with records that the index does not know, and their pipelines: their log has rolled to them
-/// and was not applied that far, or a flush is missing. No copies, and none that a deletion has begun with;
-/// one whose first record is damaged is no sign of anything.
+/// and was not applied that far, or a flush is missing. Copies are left out, and those whose deletion has
+/// begun; one whose first record is damaged is no sign of anything.
 pub(crate) async fn containers_without_row(
     disk: &Arc<dyn Disk>,
     index: &Index,
@@ -108,7 +108,7 @@ pub(crate) async fn containers_without_row(
     Ok(found)
 }
 
-/// One whose file cannot be read may be one.
+/// Whether a container came from another node; one whose file `imported` cannot be read may have.
 pub(crate) async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> bool {
     !matches!(imported_file::read(&**disk, &container_dir(container)).await, Ok(None))
 }

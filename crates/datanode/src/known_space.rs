@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-/// A disk that takes longer to say how much room it has is complained about. Healthy ones answer in
-/// microseconds from memory, busy spinning ones within a second or two.
+/// The time after which a disk that does not say how much room it has is complained about. Healthy ones
+/// answer in microseconds from memory, busy spinning ones within a second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The room that a disk last said it has.
@@ -19,9 +19,9 @@ pub(crate) struct KnownSpace {
 #[derive(Clone, Copy)]
 struct State {
     space: Space,
-    /// The time at which it was asked for what it said.
+    /// The time at which the disk was asked for what it last said.
     asked: Instant,
-    /// It could not say, the last time.
+    /// Whether the disk could not say, the last time it was asked.
     failed: bool,
 }
 
@@ -30,13 +30,13 @@ impl KnownSpace {
         KnownSpace { state: Mutex::new(State { space, asked: Instant::now(), failed: false }) }
     }
 
-    /// `None` when the disk could not say the last time it was asked.
+    /// The room that the disk last said it has; `None` when it could not say the last time it was asked.
     pub(crate) fn get(&self) -> Option<Space> {
         let State { space, failed, .. } = *self.lock();
         (!failed).then_some(space)
     }
 
-    /// The age of that answer.
+    /// The age of the disk's last answer.
     pub(crate) fn age(&self) -> Duration {
         self.lock().asked.elapsed()
     }

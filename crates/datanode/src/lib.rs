@@ -3,7 +3,7 @@
 //! A datanode owns disks. A disk carries pipelines (Raft groups of three datanodes), whose logs are the
 //! containers; its RocksDB holds the index `block → places in the log`, a cache that applying the log fills.
 //! The write path is `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is
-//! `service/read.rs`. SCM tells a node which pipelines to carry (`heartbeat.rs`, `orders.rs`), which it opens
+//! `service/read.rs`. SCM tells a node which pipelines to carry (`heartbeat.rs`, `orders/`), which it opens
 //! and remembers in `opening.rs`.
 //!
 //! Who imports whom, from the top:

@@ -53,7 +53,7 @@ struct Parts {
     carrier: Carrier,
     executor: Executor,
     workers: Workers,
-    /// SCM took the last report.
+    /// Whether SCM took the last report.
     is_reported: Arc<AtomicBool>,
 }
 
@@ -204,7 +204,8 @@ impl Datanode {
         }
     }
 
-    /// Metrics of its disks. Those of its groups are the host's.
+    /// Writes the metrics of the node's disks, containers, copies, reads, memory and tasks. Those of its
+    /// groups are the host's.
     pub fn expose(&self, exposition: &mut Exposition) {
         let disks = &self.parts.disks;
         for disk in &disks.open {
@@ -241,7 +242,7 @@ impl Datanode {
         }
     }
 
-    /// The data directories in use, in the order of the settings.
+    /// The ids of the disks in use, in the order of the settings.
     pub fn disk_ids(&self) -> Vec<DiskId> {
         self.parts.disks.open.iter().map(|disk| disk.id).collect()
     }
@@ -256,7 +257,7 @@ impl Datanode {
         self.parts.means.copies.stats()
     }
 
-    /// All containers on this node's disks.
+    /// Reports all containers on this node's disks.
     pub async fn container_reports(&self) -> anyhow::Result<Vec<ContainerReport>> {
         let disks = self.parts.disks.clone();
         blocking(move || {
@@ -299,8 +300,8 @@ impl Datanode {
         close_replica(&self.parts.disks, container, last).await
     }
 
-    /// Deletes blocks of a closed container that no log reads any more, as SCM orders it; answers how many were
-    /// here. Not to be dropped half way.
+    /// Deletes blocks of a closed container that no log reads any more, as SCM orders it; answers how many
+    /// were here. Not to be dropped half way.
     pub async fn delete_blocks(
         &self,
         container: ContainerId,

@@ -84,15 +84,15 @@ impl Opener {
         }
         let is_known = disk.index.with(move |index| index.knows_pipeline(pipeline)).await;
         let is_known = is_known.map_err(PipelineError::Index)?;
-        // The index knows it only once its log has begun: that tells where the record is damaged, or from
-        // before it had this stage.
+        // The index knows a pipeline only once its log has begun: that tells where the record is damaged, or
+        // from before it had this stage.
         let was_in_use = stage == Some(ReplicaStage::InUse) || is_known;
         if was_in_use && !has_log(disk, pipeline).await {
             return Err(PipelineError::LogLost { pipeline, root: root() });
         }
         let cluster = self.disks.cluster().unwrap_or_default();
         let spec = order.group_spec(cluster, self.options.pipeline_timing);
-        // Before the index has anything of it.
+        // The replica is announced before the index has anything of it.
         self.host.announce(&spec, &disk.space, &order.log_spec()).await?;
 
         let roll_bytes = self.options.container_roll_bytes();
@@ -104,28 +104,28 @@ impl Opener {
         let group = match self.host.open(spec, &disk.space, order.log_spec(), machine).await {
             Ok(group) => group,
             Err(failure) => {
-                // The first container is noted: should the pipeline be over before this is tried again, that is
-                // all that tells SCM of it.
+                // The first container is noted: should the pipeline be over before this is tried again, that
+                // is all that tells SCM of it.
                 self.disks.inventory.look_again(disk.id, first);
                 return Err(failure.into());
             }
         };
 
-        // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes.
-        // Whoever crashes in between finds the log when SCM orders the pipeline again.
+        // The pipeline is remembered only now that the log exists: a remembered pipeline without a log has
+        // lost its votes. Whoever crashes in between finds the log when SCM orders the pipeline again.
         if !is_known {
             let spec = order.to_spec();
             if let Err(failure) = disk.index.with(move |index| index.save_pipeline_spec(&spec)).await {
                 self.host.close(GroupId::pipeline(pipeline)).await;
-                // It ran, and may have acknowledged what is in the log: SCM hears that it is here.
+                // The replica ran, and may have acknowledged what is in the log: SCM hears that it is here.
                 let why = format!("its spec cannot be kept: {failure:#}");
                 self.pipelines.stop(StoppedPipeline::new(order.clone(), disk.clone(), why));
                 self.disks.inventory.look_again(disk.id, first);
                 return Err(PipelineError::Index(failure));
             }
         }
-        // Beside the log too, whose index may be lost. It is not needed before that, so a failure stops
-        // nothing.
+        // The spec stands beside the log too, as the index may be lost. It is not needed before that, so a
+        // failure stops nothing.
         if let Err(failure) = spec_file::write(&*disk.real, &order.to_spec()).await {
             warn!(%pipeline, error = format!("{failure:#}"), "cannot keep a pipeline's spec beside its log");
         }
@@ -151,7 +151,7 @@ impl Opener {
         Ok(true)
     }
 
-    /// Begins what runs as long as the pipeline is open.
+    /// Begins the tasks that run as long as the pipeline is open.
     fn begin_beside(&self, pipeline: Arc<Pipeline>) {
         let roller = Roller {
             pipeline: pipeline.clone(),
@@ -186,7 +186,7 @@ impl Opener {
                 changed.notify_one();
             }
             if now.role == Role::Stopped {
-                // Else it was taken down, or the node ends.
+                // A pipeline that is no longer open was taken down, or the node ends.
                 if self.pipelines.open(pipeline.id).is_some() {
                     let failure =
                         now.failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned());

@@ -2,14 +2,15 @@ use anyhow::bail;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The data of one chunk, at most.
+/// The most bytes of one chunk's data.
 pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
 
 /// The parts of a node's memory, of the same size: chunks that are received, what is read, what is written to
 /// disks, and what logs keep, which also have what the others leave.
 const MEMORY_PARTS: usize = 4;
 
-/// Each part has room for a chunk; with less a handful of readers would wait for each other.
+/// The least memory of a node: each part has room for a chunk; with less a handful of readers would wait for
+/// each other.
 const MEMORY_BYTES_MIN: usize = MEMORY_PARTS * CHUNK_BYTES_MAX;
 
 /// Settings of a datanode.
@@ -17,7 +18,7 @@ const MEMORY_BYTES_MIN: usize = MEMORY_PARTS * CHUNK_BYTES_MAX;
 pub struct DatanodeOptions {
     /// Data directories, one for each disk of the machine.
     pub disks: Vec<PathBuf>,
-    /// The way in which their files are read and written.
+    /// The way in which the files of the disks are read and written.
     pub disk_io: disk::DiskIo,
     /// The address at which SCM answers, "host:port".
     pub scm: String,
@@ -29,36 +30,38 @@ pub struct DatanodeOptions {
     /// The interval at which SCM hears of this node when nothing changes.
     pub heartbeat: Duration,
     pub pipeline_timing: raft::Timing,
-    /// A container is followed by the next when it is nearly this large.
+    /// The size of a container: it is followed by the next when it is nearly this large.
     pub container_bytes_max: u64,
-    /// Memory for data, of all disks, streams and readers together. A quarter is for chunks that were received
-    /// and are not applied yet, of which a pipeline has as much as it leaves to others: past it they are answered
-    /// `Busy`. One is for what is read and not sent yet: past
-    /// half of that readers get smaller messages, and past all of it they wait, or are sent elsewhere; about as
-    /// many readers as it has 128 KiB may stand still. One is for what is on its way to the disks, which have
-    /// the same share of it each: past that appends wait. Logs keep what they wrote last in what is left.
+    /// Memory for data, of all disks, streams and readers together. A quarter is for chunks that were
+    /// received and are not applied yet, of which a pipeline has as much as it leaves to others: past it they
+    /// are answered `Busy`. A quarter is for what is read and not sent yet: past half of that readers get
+    /// smaller messages, and past all of it they wait, or are sent elsewhere; about as many readers as it has
+    /// 128 KiB may stand still. A quarter is for what is on its way to the disks, which have the same share
+    /// of it each: past that appends wait. Logs keep what they wrote last in what is left.
     pub memory_bytes_max: usize,
-    /// Chunks of one write stream taken in and not yet answered; past it the stream is not read, so that its
-    /// sender waits. Twice what a gateway keeps for one stream (16 MiB); no more than all streams may have.
+    /// The bytes of one write stream's chunks that are taken in and not yet answered; past it the stream is
+    /// not read, so that its sender waits. Twice what a gateway keeps for one stream (16 MiB); no more than
+    /// all streams may have.
     pub write_bytes_per_stream_max: usize,
-    /// A read waits this long for its replica to have applied what it asks for, and for memory.
+    /// The time that a read waits for its replica to have applied what it asks for, and for memory.
     pub read_wait: Duration,
-    /// Closed containers of each disk are read at this rate to find what it lost; 0 turns that off. A disk of
-    /// 4 TB takes 5.8 days at the default.
+    /// The rate at which the closed containers of each disk are read to find what it lost; 0 turns that off.
+    /// A disk of 4 TB takes 5.5 days at the default.
     pub scrub_bytes_per_second: u64,
     /// The time from the beginning of one such pass to the beginning of the next, if it ends sooner.
     pub scrub_interval: Duration,
-    /// A closed container is written anew when so much of what it takes is dead, in percent.
+    /// The part of what a closed container takes, in percent, that must be dead for it to be written anew.
     pub compact_above_percent: u64,
-    /// The rate at which that reads what stays; 0 turns it off. A container of 2 GiB of which half is dead takes
-    /// 32 s at the default.
+    /// The rate at which writing containers anew reads what stays; 0 turns that off. A container of 2 GiB of
+    /// which half is dead takes 32 s at the default.
     pub compact_bytes_per_second: u64,
-    /// A container in which blocks were deleted less long ago is left alone: more of them may follow, and then
-    /// the next compaction gives back more for what it writes.
+    /// The time for which a container in which blocks were deleted is left alone: more of them may follow,
+    /// and then the next compaction gives back more for what it writes.
+    /// At most as long as the hasher remembers deletions (`hasher.rs` `QUIET`).
     pub compact_quiet: Duration,
-    /// Replicas that are made here, and those sent to others, together come and go at this rate each. A
-    /// container of 2 GiB takes 32 s at the default, which leaves half of a spinning disk (150 MB/s), or of a
-    /// link of 1 Gbit/s, to users.
+    /// The rate at which all replicas that are made here come together, and the rate at which all that are
+    /// sent to others go. A container of 2 GiB takes 32 s at the default, which leaves half of a spinning
+    /// disk (150 MB/s), or of a link of 1 Gbit/s, to users.
     pub copy_bytes_per_second: u64,
     /// The bytes of each pipeline's log that stay, for members that were away for a while; what is older goes
     /// once all have it. The log's index in memory takes 16 bytes for each entry that stays, so 256 KiB with
@@ -99,7 +102,7 @@ impl Default for DatanodeOptions {
 }
 
 impl DatanodeOptions {
-    /// All contradictions at once.
+    /// Checks the settings; the error has all contradictions at once.
     pub fn validate(&self) -> anyhow::Result<()> {
         let mut wrong = Vec::new();
         if self.disks.is_empty() {
@@ -154,9 +157,9 @@ impl DatanodeOptions {
         self.write_bytes_per_stream_max.min(self.memory_part_bytes())
     }
 
-    /// The settings of each disk's logs. What is written is in memory twice for a moment, among what logs keep
-    /// and on its way to the disk: so logs leave a part alone. They share the rest with what is received and
-    /// read.
+    /// The settings of each disk's logs. What is written is in memory twice for a moment, among what logs
+    /// keep and on its way to the disk: so logs leave a part alone. They share the rest with what is received
+    /// and read.
     pub(crate) fn log_of_each_disk(&self) -> raftlog::LogSpaceOptions {
         let part = self.memory_part_bytes();
         let of_each_disk = part / self.disks.len().max(1);

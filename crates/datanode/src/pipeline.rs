@@ -129,7 +129,8 @@ impl PipelineOrder {
         }
     }
 
-    /// The group's name, not the replica's, stands in the records: containers are identical on all replicas.
+    /// The pipeline's log. The group's name, not the replica's, stands in the records: containers are
+    /// identical on all replicas.
     pub(crate) fn log_spec(&self) -> LogSpec {
         let group = GroupId::pipeline(self.pipeline);
         LogSpec {
@@ -144,9 +145,9 @@ impl PipelineOrder {
 /// The wishes of SCM for a pipeline's leader, beside what the size of the container demands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Go on to the next container if this one is still open.
+    /// The container after which the leader goes on to the next, if it is still open.
     pub roll_of: Option<ContainerId>,
-    /// End with this container.
+    /// The container that the pipeline is to end with.
     pub end: Option<ContainerId>,
 }
 
@@ -178,7 +179,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Entries of a log that hangs are not applied: past this a leader takes nothing that it could acknowledge.
+    /// The time after which a log whose entries are not applied is one that hangs: its leader takes nothing
+    /// that it could acknowledge.
     const HANGS_AFTER: Duration = Duration::from_secs(5);
 
     /// Whether entries have waited to be applied for long; looked at with every heartbeat.
@@ -192,7 +194,7 @@ impl Progress {
 }
 
 impl Pipeline {
-    /// Makes the leader end the pipeline with this container. Said again and again by SCM.
+    /// Makes the leader end the pipeline with this container. SCM says so again and again.
     pub(crate) fn end_with(&self, end: ContainerId) {
         self.wanted.send_if_modified(|wanted| wanted.end.replace(end) != Some(end));
     }
@@ -206,7 +208,8 @@ impl Pipeline {
         *self.open.borrow()
     }
 
-    /// The container that records of new proposals may stand in: one that is yet to be opened, after a roll is proposed.
+    /// The container that records of new proposals may stand in: one that is yet to be opened, after a roll
+    /// is proposed.
     pub(crate) fn newest_container(&self) -> ContainerId {
         self.open_container().container.max(ContainerId(self.rolls_to.load(Ordering::Relaxed)))
     }

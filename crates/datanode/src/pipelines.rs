@@ -16,10 +16,10 @@ use types::{ContainerId, PipelineId};
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant)] // a node has some dozens of them
 pub(crate) enum Hosted {
-    /// Its log is being opened, and nothing was known of it before.
+    /// A pipeline whose log is being opened, and of which nothing was known before.
     Opening,
     Open(Arc<Pipeline>),
-    /// A disk remembers it, and no group runs for it.
+    /// A pipeline that a disk remembers, and no group runs for it.
     Stopped(StoppedPipeline),
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct StoppedPipeline {
     pub order: PipelineOrder,
     pub disk: Arc<DatanodeDisk>,
     pub report: PipelineReport,
-    /// SCM has heard that its log is lost.
+    /// Whether SCM has heard that the log is lost.
     pub loss_is_told: bool,
 }
 
@@ -160,7 +160,7 @@ impl Pipelines {
         timeout_at(deadline, select_all(arrivals)).await.is_ok_and(|(arrived, ..)| arrived)
     }
 
-    /// SCM has taken the reports in which these pipelines say that their logs are lost.
+    /// Notes that SCM has taken the reports in which these pipelines say that their logs are lost.
     pub(crate) fn loss_was_told(&self, pipelines: &[PipelineId]) {
         for pipeline in pipelines {
             self.update_stopped(*pipeline, |stopped| stopped.loss_is_told = true);
@@ -183,7 +183,8 @@ impl Pipelines {
         self.write().entry(stopped.order.pipeline).or_insert(Hosted::Stopped(stopped));
     }
 
-    /// The pipeline as one that stands still: what it was when it ran is in the answer of `stop`.
+    /// Makes a pipeline one that stands still, and returns that: what it was when it ran is in the answer of
+    /// `stop`.
     pub(crate) fn take_down(
         &self,
         pipeline: PipelineId,

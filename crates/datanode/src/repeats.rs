@@ -1,6 +1,6 @@
 //! Entries that look like the first chunk of a block and began none: their block is another, as a writer sent
-//! its chunk again, or they were refused. A container does not tell those from beginnings by itself when their
-//! block began in the container before, or its own first chunk was left out by a compaction.
+//! its chunk again, or they were refused. A container does not tell those from beginnings by itself when
+//! their block began in the container before, or its own first chunk was left out by a compaction.
 
 use crate::import::manifest::REPEATS_MAX;
 use crate::index::Index;
@@ -11,10 +11,10 @@ use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
 use raftlog::WalkedRecord;
 use types::{BlockId, ContainerId, LogIndex, Nonce};
 
-/// Looked up with one visit to RocksDB.
+/// The most entries that are looked up with one visit to RocksDB.
 const LOOKUPS_MAX: usize = 1024;
 
-/// Those of a container, as an index knows that has all of its blocks that are left.
+/// The search for the repeats of a container, by an index that has all of its blocks that are left.
 pub(crate) struct Repeats {
     index: Index,
     container: ContainerId,

@@ -13,8 +13,8 @@
 //! the index forgets the pipeline, and is flushed
 //! ```
 //!
-//! Every step may be repeated, and what follows a crash begins with the first. One that had ended with its
-//! pipeline is flushed instead of quasi-closed: the log that would apply it again goes.
+//! Every step may be repeated, and what follows a crash begins with the first. A replica that had ended with
+//! its pipeline is flushed instead of quasi-closed: the log that would apply it again goes.
 
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
@@ -34,13 +34,13 @@ use std::sync::Arc;
 use tracing::{info, warn};
 use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId};
 
-/// Entries read and applied at a time.
+/// The most entries that are read and applied at a time.
 const BATCH_MAX: usize = 1024;
 
 pub(crate) struct Retired {
     pub disk: Arc<DatanodeDisk>,
     pub order: PipelineOrder,
-    /// SCM knows that the log is lost, if it is: what is left may be let go of.
+    /// Whether SCM knows that the log is lost, if it is: then what is left may be let go of.
     pub loss_is_told: bool,
 }
 
@@ -59,7 +59,7 @@ impl Retired {
         }
         self.retire(host).await?;
         let last = match self.apply_rest().await {
-            // Its creation was interrupted: nothing was ever in it.
+            // The replica's creation was interrupted: nothing was ever in it.
             Err(failure) if is_lost(&failure) && !self.has_lost_log(&failure).await => {
                 self.give_up(&failure).await.map(|()| nothing)
             }
@@ -75,7 +75,7 @@ impl Retired {
         Ok(host.retire(self.group(), self.order.replica, &self.disk.space).await?)
     }
 
-    /// Whether it is past the point where its log is of use.
+    /// Whether the replica is past the point where its log is of use.
     pub(crate) async fn is_being_removed(&self) -> anyhow::Result<bool> {
         Ok(self.replica_record().await?.is_some_and(|record| record.stage.is_being_removed()))
     }
@@ -93,7 +93,8 @@ impl Retired {
             self.retire(host).await?;
             match self.apply_rest().await {
                 Ok(_) => {}
-                // Until SCM has it in its log, this replica must not become one that has nothing to say.
+                // Until SCM has the loss in its log, this replica must not become one that has nothing to
+                // say.
                 Err(failure) if self.has_lost_log(&failure).await && !self.loss_is_told => {
                     return Err(failure);
                 }
@@ -153,7 +154,7 @@ impl Retired {
 
     /// Applies what the log has and the index has not; answers how far its containers reach.
     async fn apply_rest(&self) -> anyhow::Result<LogIndex> {
-        // Opening it would make an empty one.
+        // To open a log that is missing would make an empty one.
         if !self.has_log().await? {
             return Err(LogGone::Missing.into());
         }
@@ -200,8 +201,8 @@ impl Retired {
         self.last_told(last).await
     }
 
-    /// The last record that stands in a container of which SCM is told. A leader that came after the
-    /// pipeline's last roll has begun with its record the one that never holds data.
+    /// The last record that stands in a container of which SCM is told. The record of a leader that came
+    /// after the pipeline's last roll stands in the container that never holds data.
     async fn last_told(&self, last: LogId) -> anyhow::Result<LogIndex> {
         let pipeline = self.order.pipeline;
         let (open, _) = self.open_container().await?;
@@ -219,9 +220,9 @@ impl Retired {
             .await
     }
 
-    /// Quasi-closes the container that is still open, once all that ended without the group was read. Its file comes
-    /// first: whoever reads the container because the index says that it is over looks for where it ends, and takes
-    /// it for damaged when nothing says so.
+    /// Quasi-closes the container that is still open, once all that ended without the group was read. Its
+    /// file comes first: whoever reads the container because the index says that it is over looks for where
+    /// it ends, and takes it for damaged when nothing says so.
     async fn note_last(&self, log: &Log, last: LogId, machine: PipelineMachine) -> anyhow::Result<()> {
         for (container, last) in self.unconfirmed_rolls().await? {
             self.check_records(container, last).await?;
@@ -230,7 +231,7 @@ impl Retired {
         let metas =
             log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
         let meta = metas.first().context("the log's last entry is purged")?;
-        // After a roll nothing is in it yet.
+        // After a roll nothing is in the open container yet.
         let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
         if let Some(last) = last {
             self.check_records(open, last).await?;
@@ -242,8 +243,8 @@ impl Retired {
         self.disk.index.with(move |index| index.set_end(open, end)).await
     }
 
-    /// Containers that a roll ended which is not known to be committed, and their last records. One whose end is
-    /// written down beside it was read before that.
+    /// Containers that a roll ended which is not known to be committed, and their last records. One whose end
+    /// is written down beside it was read before that.
     async fn unconfirmed_rolls(&self) -> anyhow::Result<Vec<(ContainerId, LogId)>> {
         let pipeline = self.order.pipeline;
         let mut unread = Vec::new();
@@ -260,9 +261,9 @@ impl Retired {
         Ok(unread)
     }
 
-    /// Reads all that is in the container, to its last record, before its replica says how it ended: SCM takes the
-    /// end of the member whose log is longest, and nobody could make a copy of one that is damaged. What the log
-    /// knows to be durable is not read when it is opened.
+    /// Reads all that is in the container, to its last record, before its replica says how it ended: SCM
+    /// takes the end of the member whose log is longest, and nobody could make a copy of one that is damaged.
+    /// What the log knows to be durable is not read when it is opened.
     async fn check_records(&self, container: ContainerId, last: LogId) -> anyhow::Result<()> {
         let read = async {
             let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
@@ -279,7 +280,8 @@ impl Retired {
         match read.await {
             Err(failure) if condemns(&failure) => {
                 self.disk.mark_unhealthy(container, format!("{failure:#}")).await;
-                // Before its end is written down: it is not read again then.
+                // The mark is durable before the end is written down: the container is not read again after
+                // that.
                 self.disk.index.with(move |index| index.flush()).await
             }
             read => read.with_context(|| format!("read container {container}")),
@@ -366,7 +368,7 @@ impl Retired {
         }
         let why = "the index may lack blocks of it, and the log that would tell is lost: `flotilla debug container rebuild` finds them";
         index.with(move |index| index.end_without_rows(pipeline, container, end, why)).await?;
-        // What is in memory says so, too.
+        // The memory of the node is to say so, too.
         self.disk.mark_unhealthy(container, why.to_owned()).await;
         Ok(())
     }
@@ -398,7 +400,7 @@ impl Retired {
         });
         Ok(match failure.downcast_ref::<LogGone>() {
             Some(LogGone::Empty) => is_new.await?,
-            // Where it was lost, the container's files tell of it.
+            // Where the log was lost, the container's files tell that there was one.
             Some(LogGone::Missing) => {
                 is_new.await?
                     && owner_files(&**self.disk.space.disk(), OWNERS_DIR, OwnerId::from(open))
@@ -441,15 +443,16 @@ impl Retired {
 
 #[derive(Debug, thiserror::Error)]
 enum LogGone {
-    /// Its directory is not there.
+    /// The log's directory is not there.
     #[error("the log is missing")]
     Missing,
-    /// It never took the entry that its group begins with.
+    /// The log never took the entry that its group begins with.
     #[error("the log is empty")]
     Empty,
 }
 
-/// Whether the log is gone, or its bytes are wrong or not to be had from the medium: trying again gives no more.
+/// Whether the log is gone, or its bytes are wrong or not to be had from the medium: trying again gives no
+/// more.
 fn is_lost(failure: &anyhow::Error) -> bool {
     failure.chain().any(|cause| {
         let opened = cause.downcast_ref::<OpenError>().is_some_and(OpenError::condemns);

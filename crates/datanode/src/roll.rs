@@ -58,8 +58,8 @@ pub(crate) struct Roller {
 }
 
 impl Roller {
-    /// May be dropped anywhere: of a roll under way at most a proposal is left whose outcome nobody waits
-    /// for.
+    /// Rolls whenever that is due, until the pipeline has ended. May be dropped anywhere: of a roll under way
+    /// at most a proposal is left whose outcome nobody waits for.
     pub(crate) async fn run(self) {
         let mut status = self.pipeline.group.watch();
         let mut open = self.pipeline.open.clone();
@@ -138,7 +138,7 @@ impl Roller {
             body: Payload::default(),
             roll_to: Some(OwnerId::from(next)),
         };
-        // Before: who looks after it is proposed finds it.
+        // The container is noted before the roll is proposed: who looks after that finds it.
         rolls_to.store(next.0, Ordering::Relaxed);
         group.apply(command).await.context("propose a roll")?;
         match wanted.end {

@@ -25,13 +25,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{error, info};
 use types::{BlockId, Clock, ContainerId};
 
-/// Rows looked at with one visit to RocksDB.
+/// The most rows that are looked at with one visit to RocksDB.
 const ROWS_MAX: usize = 256;
 /// The cost of reading a record's head: a block of the file.
 const HEAD_READ_BYTES: u64 = 4096;
 /// The pause after the index or a container could not be read.
 const RETRY: Duration = Duration::from_secs(60);
-/// Looks at a container that all end without a verdict, before the pass goes on to the next one: what a
+/// The looks at a container that may end without a verdict, before the pass goes on to the next one: what a
 /// process lacks for longer than two minutes must not keep the scrubber from the others.
 const TRIES_MAX: u32 = 3;
 
@@ -54,8 +54,9 @@ impl Scrubber {
         Scrubber { disk, options, clock, next_read: Instant::now() }
     }
 
-    /// May be dropped anywhere: the position is saved as a whole, and what was read since is read again. A
-    /// deletion that is being finished is one that a crash may interrupt as well.
+    /// Scrubs the disk, pass after pass, until it fails. May be dropped anywhere: the position is saved as a
+    /// whole, and what was read since is read again. A deletion that is being finished is one that a crash
+    /// may interrupt as well.
     pub(crate) async fn run(mut self) {
         while self.disk.failure().is_none() {
             if let Err(failure) = self.pass().await {
@@ -118,7 +119,7 @@ impl Scrubber {
         let mut attempt = 0;
         while attempt < TRIES_MAX {
             let Err(failure) = self.scrub_marking(position).await else { return };
-            // It stands in other segments now, which are looked at instead.
+            // The container stands in other segments now, which are looked at instead.
             if matches!(failure.downcast_ref(), Some(ReadError::Compacted(_))) {
                 continue;
             }
@@ -136,7 +137,8 @@ impl Scrubber {
         }
     }
 
-    /// An error says nothing of the container, but that this look at it came to no end.
+    /// Looks at a container once, and marks it where it is bad. An error says nothing of the container, but
+    /// that this look at it came to no end.
     async fn scrub_marking(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
         let container = position.container;
         finish_deletions(&self.disk, container).await?;
@@ -158,7 +160,7 @@ impl Scrubber {
         Ok(())
     }
 
-    /// Every record against its checksums, from the position's segment on.
+    /// Checks every record against its checksums, from the position's segment on.
     async fn scrub_records(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
         let (container, reading) = (position.container, Reading::FromSegment(position.segment));
         let mut reader = ContainerReader::open(self.disk.space.disk(), container, reading).await?;
@@ -177,7 +179,7 @@ impl Scrubber {
         }
     }
 
-    /// Every row of the index against its record, and their number against the counters.
+    /// Checks every row of the index against its record, and the sum of the rows against the counters.
     async fn scrub_rows(&mut self, container: ContainerId) -> anyhow::Result<()> {
         let before = self.counters_of(container).await?;
         let (mut from_local, mut sum) = (0, Counted::default());
@@ -198,8 +200,8 @@ impl Scrubber {
         Ok(())
     }
 
-    /// A block where the index says that it is, until it says the same again: it may be deleted meanwhile, or moved by one
-    /// compaction after the other.
+    /// Checks a block where the index says that it is, until the index says the same again: the block may be
+    /// deleted meanwhile, or moved by one compaction after the other.
     async fn scrub_row(&mut self, mut row: BlockRow) -> anyhow::Result<()> {
         let block = row.block;
         while let Err(failure) = self.scrub_block(&row).await {

@@ -41,7 +41,8 @@ pub(crate) async fn read(disk: &dyn Disk, pipeline: PipelineId) -> anyhow::Resul
     Ok(spec)
 }
 
-/// Writes it, durably, unless it is there already. The log must be there: its directory says that it is.
+/// Writes a pipeline's spec, durably, unless it is there already. The log must be there: its directory says
+/// that it is.
 pub(crate) async fn write(disk: &dyn Disk, spec: &PipelineSpec) -> anyhow::Result<()> {
     let pipeline = PipelineId(spec.pipeline);
     if read(disk, pipeline).await.is_ok_and(|there| there.as_ref() == Some(spec)) {

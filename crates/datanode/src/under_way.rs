@@ -37,14 +37,15 @@ struct State {
 const SWEEP_AT_MIN: usize = 256;
 
 impl UnderWay {
-    /// One that is answered is under way no more: what was said of it may be of another time.
+    /// The outcome of a chunk that is under way. One that is answered is so no more: what was said of it may
+    /// be of another time.
     pub(crate) fn get(&self, chunk: &ChunkName) -> Option<Outcome> {
         let outcome = self.state.lock().expect("no holder panics").chunks.get(chunk).cloned()?;
         outcome.clone().now_or_never().is_none().then_some(outcome)
     }
 
-    /// Remembers a chunk until it is answered. As many as the group has proposals in flight, and as many
-    /// again.
+    /// Remembers a chunk until it is answered. There are about as many as the group has proposals in flight,
+    /// and as many again.
     pub(crate) fn add(&self, chunk: ChunkName, proposal: Proposal) -> Outcome {
         let of_all = Arc::downgrade(&self.state);
         let outcome = async move {
@@ -62,7 +63,7 @@ impl UnderWay {
             if is_due { state.chunks.values().cloned().collect() } else { Vec::new() };
         drop(state);
         if is_due {
-            // Each that has an answer removes itself.
+            // Each chunk that has an answer removes itself.
             suspects.into_iter().for_each(|suspect| drop(suspect.now_or_never()));
             let mut state = self.state.lock().expect("no holder panics");
             state.sweep_at = state.chunks.len() * 2;

@@ -9,8 +9,8 @@ use std::error::Error;
 use std::io;
 use tokio::task::JoinError;
 
-/// Whether a look at a container that ended so has found it bad. Whatever reads says in its type why it could
-/// not; what remains was read, and is not what it must be.
+/// Whether a look at a container that ended with this failure has found it bad. Whatever reads says in its
+/// type why it could not; what remains was read, and is not what it must be.
 pub(crate) fn condemns(failure: &anyhow::Error) -> bool {
     failure.chain().find_map(of_cause).unwrap_or(true)
 }
@@ -25,11 +25,12 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<bool> {
     if let Some(error) = cause.downcast_ref::<rocksdb::Error>() {
         return Some(of_index(error));
     }
-    // What was cut short, and answers that say no more than that there is none.
+    // A step that was cut short says nothing of the bytes, nor does a `Failure`, which is only somebody's
+    // answer.
     (cause.is::<JoinError>() || cause.is::<Failure>()).then_some(false)
 }
 
-/// RocksDB has the system's error in its words alone.
+/// Whether an error of the index condemns. RocksDB has the system's error in its words alone.
 fn of_index(error: &rocksdb::Error) -> bool {
     match error.kind() {
         rocksdb::ErrorKind::Corruption => true,

@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A cheap handle.
+/// The tasks of a node. A cheap handle.
 #[derive(Clone, Default)]
 pub(crate) struct Workers {
     tasks: TaskTracker,
@@ -29,7 +29,7 @@ impl Workers {
         &self.stop
     }
 
-    /// Stops all of them and waits for their ends.
+    /// Stops all tasks and waits for their ends.
     pub(crate) async fn end(&self) {
         self.stop.cancel();
         self.tasks.close();

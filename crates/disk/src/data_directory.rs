@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 /// A disk that says whose it is: a data directory of this machine, or a simulated one.
 pub trait DataDirectory: Disk {
-    /// Its name for people.
+    /// The directory's name for people.
     fn root(&self) -> &Path;
 
-    /// The path by which RocksDB opens the database that is in `dir`, or makes one there. It moves and goes
-    /// with `dir`.
+    /// The path by which RocksDB opens the database that is in `dir`, or makes one there. The database moves
+    /// and goes with `dir`.
     fn database(&self, dir: &str) -> IoFuture<PathBuf>;
 
     fn stamp(&self) -> Stamp;

@@ -16,19 +16,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Devices with larger blocks refuse, and are written to through the cache.
+/// The bytes of a block; devices with larger ones refuse, and are written to through the cache.
 const BLOCK_BYTES: usize = 4096;
-/// The whole blocks of a write from which on it gets cheaper around the cache: this much at least.
+/// The least bytes in whole blocks with which a write is cheaper around the cache.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
-/// Memory for whole blocks comes in pieces of this size,
+/// The bytes of a piece of memory for whole blocks.
 const PIECE_BYTES: usize = 256 << 10;
-/// of which a disk keeps so many for the next write.
+/// The most pieces that a disk keeps for the next write.
 const PIECES_KEPT: usize = 8;
 
 /// One disk's way around the cache.
 #[derive(Default)]
 pub(crate) struct Direct {
-    /// The file system does not do it.
+    /// Whether writes around the cache were refused.
     refused: AtomicBool,
     pieces: Mutex<Vec<Vec<u8>>>,
 }
@@ -111,10 +111,10 @@ pub(crate) struct DataFile {
     pub(crate) file: Arc<File>,
     direct: Arc<Direct>,
     around: OnceLock<Option<Arc<File>>>,
-    /// Something is written into it by and by that only a sync of all of it makes durable.
+    /// Whether something is written into the file now and again that only a sync of all of it makes durable.
     has_unsynced: AtomicBool,
-    /// It had something when it was opened, which was not synced since: whoever wrote that may have been killed before
-    /// his sync.
+    /// Whether the file had something when it was opened that was not synced since: whoever wrote that may
+    /// have been killed before his sync.
     has_earlier: Arc<AtomicBool>,
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct Instead {
 }
 
 impl Instead {
-    /// The file to write to after a refusal; others are not tried any more.
+    /// The file to write to after a refusal; no other write around the cache is tried any more.
     pub(crate) fn take(self, error: &io::Error) -> Arc<File> {
         tracing::warn!(%error, "a write around the page cache was refused; all go through it from here on");
         self.direct.refuse();
@@ -161,12 +161,13 @@ impl DataFile {
         }
     }
 
-    /// Notes a write without a sync. That stays so when it is synced: who writes so once does so again.
+    /// Notes a write without a sync. The note stays when the file is synced: who writes so once does so
+    /// again.
     pub(crate) fn note_unsynced(&self) {
         self.has_unsynced.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that all of it is synced, once a sync that begins now has succeeded.
+    /// Notes that all of the file is synced, once a sync that begins now has succeeded.
     pub(crate) fn synced(&self, sync: IoFuture<()>) -> IoFuture<()> {
         if !self.has_earlier.load(Ordering::Relaxed) {
             return sync;
@@ -179,12 +180,12 @@ impl DataFile {
         })
     }
 
-    /// Whether all that is in it was made durable by whoever wrote it.
+    /// Whether all that is in the file was made durable by whoever wrote it.
     pub(crate) fn is_synced(&self) -> bool {
         !self.has_unsynced.load(Ordering::Relaxed) && !self.has_earlier.load(Ordering::Relaxed)
     }
 
-    /// The parts of a write, in this order; none of them is empty.
+    /// The parts of a write, in the order in which they are written; none of them is empty.
     pub(crate) fn parts(&self, offset: u64, mut buffers: Vec<Bytes>) -> Vec<Part> {
         buffers.retain(|buffer| !buffer.is_empty());
         let bytes: usize = buffers.iter().map(Bytes::len).sum();
@@ -213,7 +214,7 @@ impl DataFile {
     }
 }
 
-/// The first `bytes` bytes.
+/// Takes the first `bytes` bytes, which are there.
 fn take(buffers: &mut VecDeque<Bytes>, mut bytes: usize) -> Vec<Bytes> {
     let mut taken = Vec::new();
     while bytes > 0 {

@@ -13,12 +13,12 @@ pub(crate) struct Health {
 /// The kind of an operation: what an error of it says about the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// A failed one loses nothing that was there: the error is the caller's.
+    /// An operation that loses nothing when it fails: the error is the caller's.
     Read,
-    /// A failed one leaves unknown contents; running out of space is the exception, the kernel refuses it
-    /// cleanly.
+    /// An operation that leaves unknown contents when it fails; running out of space is the exception, the
+    /// kernel refuses it cleanly.
     Change,
-    /// A failed one has lost data that was accepted before, whatever the reason.
+    /// An operation that has lost data that was accepted before when it fails, whatever the reason.
     Sync,
 }
 

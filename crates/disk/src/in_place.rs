@@ -7,13 +7,14 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Copying more would hold up the other tasks of the thread: this takes some 200 µs.
+/// The most bytes that are read in place. Copying them takes some 200 µs; more would hold up the other tasks
+/// of the thread.
 const BYTES_MAX: usize = 2 << 20;
 
 /// One disk's way to its page cache.
 #[derive(Default)]
 pub(crate) struct InPlace {
-    /// The kernel, or the file system, cannot say what it would have to wait for.
+    /// Whether the kernel, or the file system, cannot say what it would have to wait for.
     refused: AtomicBool,
 }
 
@@ -44,7 +45,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Not on this file system, where the kernel cannot do it.
+    /// Whether reads in place are refused on this file system, as the kernel cannot do them there.
     fn is_refused(dir: &std::path::Path) -> bool {
         let (file, in_place) = (tempfile::tempfile_in(dir).unwrap(), InPlace::default());
         in_place.read(&file, 0, 1);

@@ -6,11 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// A journaling file system merges concurrent syncs into one commit, and devices reorder what they are given:
-/// one thread per operation under way is how a pool offers both.
+/// The operations under way at a time. A journaling file system merges concurrent syncs into one commit, and
+/// devices reorder what they are given: a pool makes use of both with a thread for each operation under way.
 const SLOTS: Slots = Slots { reads: 16, changes: 16 };
 
-/// Threads are started only when all others are busy. Neither kind of operation can take the last four.
+/// The most threads of a pool: one is started only when all others are busy. Neither kind of operation can
+/// take the last four.
 const THREADS_MAX: usize = 20;
 
 /// Threads that run one disk's blocking calls.

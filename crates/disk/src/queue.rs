@@ -4,14 +4,15 @@ use std::io;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-/// Operations of a kind that wait for their turn; callers beyond wait in their future until there is room.
+/// The most operations of a kind that wait for their turn; callers beyond wait in their future until there is
+/// room.
 const QUEUED_MAX: usize = 1024;
 
-/// Reads do not wait for writes and syncs, nor the other way round: each kind has a queue and slots of its
-/// own.
+/// The kind of an operation: each has a queue and slots of its own, so that reads do not wait for writes and
+/// syncs, nor the other way round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Changes nothing.
+    /// Reads, and what else changes nothing.
     Read,
     /// Writes, syncs, and all that is done to names.
     Change,

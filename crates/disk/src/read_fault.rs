@@ -13,9 +13,9 @@ pub enum ReadFault {
     Other,
 }
 
-/// EIO; ENODATA, EREMOTEIO and EILSEQ of block devices that name the sector or the protection of its bytes;
-/// EBADMSG and EUCLEAN, which ext4 and xfs have for a checksum that does not match and for a structure that
-/// cannot be.
+/// The errors of a medium: EIO; ENODATA, EREMOTEIO and EILSEQ of block devices that name the sector or the
+/// protection of its bytes; EBADMSG and EUCLEAN, which ext4 and xfs have for a checksum that does not match
+/// and for a structure that cannot be.
 const MEDIUM: [i32; 6] =
     [libc::EIO, libc::ENODATA, libc::EREMOTEIO, libc::EILSEQ, libc::EBADMSG, libc::EUCLEAN];
 const SHORTAGE: [i32; 6] =

@@ -63,10 +63,11 @@ pub(crate) struct Inner {
     stamp: Mutex<Stamp>,
     pub(crate) health: Arc<Health>,
     // Fields drop in this order: ring and pool finish their operations before the lock is given up.
-    /// Reads, writes and syncs go here, if it is there; all else, and all if it is not, to the pool.
+    /// The ring that reads, writes and syncs go to, if there is one; all else, and all if there is none, goes
+    /// to the pool.
     pub(crate) ring: Option<Ring>,
     pub(crate) pool: Pool,
-    /// Large writes through the ring go around the page cache.
+    /// The way around the page cache, for large writes through the ring.
     direct: Arc<Direct>,
     pub(crate) in_place: InPlace,
     _lock: fs::File,
@@ -246,8 +247,8 @@ fn check_still_there(root: &Path, disk: DiskId, health: &Health) -> io::Result<(
         Ok(Some(stamp)) if stamp.disk == disk => return Ok(()),
         Ok(Some(stamp)) => format!("disk {} is there instead", stamp.disk),
         Ok(None) => "there is no stamp: it was removed or unmounted".to_owned(),
-        // That it cannot be read at the moment (too many open files, say) does not say that it is another
-        // one.
+        // A stamp that cannot be read at the moment (too many open files, say) does not say that the disk is
+        // another one.
         Err(_) => return Ok(()),
     };
     let error = io::Error::other(why);
@@ -259,10 +260,11 @@ fn check_still_there(root: &Path, disk: DiskId, health: &Health) -> io::Result<(
 fn create_dir_all(health: &Health, root: &Path, full: &Path) -> io::Result<()> {
     let what = || format!("create directory {}", full.display());
     health.run(Operation::Change, what, || private_directory().recursive(true).create(full))?;
-    // All of them, also those that exist: a process that died may have created and not synced them.
+    // All parents are synced, also those that exist: a process that died may have created and not synced
+    // them.
     for parent in full.ancestors().skip(1).take_while(|parent| parent.starts_with(root)) {
         let what = || format!("sync directory {}", parent.display());
-        // That it cannot be opened (too many open files, say) has lost nothing.
+        // A directory that cannot be opened (too many open files, say) has lost nothing.
         let parent = health.run(Operation::Change, what, || fs::File::open(parent))?;
         health.run(Operation::Sync, what, || parent.sync_all())?;
     }
@@ -271,8 +273,7 @@ fn create_dir_all(health: &Health, root: &Path, full: &Path) -> io::Result<()> {
 
 impl Disk for RealDisk {
     fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        // Opening what exists changes nothing; that it fails (too many open files, say) says nothing of the
-        // disk.
+        // Opening what exists changes nothing; a failure (too many open files, say) says nothing of the disk.
         let operation = if create { Operation::Change } else { Operation::Read };
         let opened = self.run(operation, "open", path, move |full| {
             let mut options = fs::OpenOptions::new();

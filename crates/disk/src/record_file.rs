@@ -42,7 +42,7 @@ enum Layout {
 pub enum ReadRecordError {
     #[error("read {path}")]
     Io { path: String, source: io::Error },
-    /// It is no whole file of the format, or its contents mean nothing.
+    /// The file is no whole one of the format, or its contents mean nothing.
     #[error("{path}: {why}")]
     Damaged { path: String, why: String },
 }
@@ -147,7 +147,8 @@ impl RecordFile {
         let (dir, temporary) = (path.rsplit_once('/').map_or("", |(dir, _)| dir), format!("{path}.tmp"));
         let file = disk.open(&temporary, true).await?;
         file.set_len(0).await?;
-        // Before the rename: else a crash could leave the new name with nothing behind it.
+        // The contents are synced before the rename: else a crash could leave the new name with nothing
+        // behind it.
         file.write_and_sync(0, vec![self.encode(contents)]).await?;
         disk.rename(&temporary, path).await?;
         disk.sync_dir(dir).await

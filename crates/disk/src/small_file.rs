@@ -41,7 +41,8 @@ fn write_durably(
     let temporary = parent.join(temporary);
     let mut file = create(&temporary)?;
     file.write_all(contents)?;
-    // Before the rename: else a crash could leave the new name with nothing behind it.
+    // The contents are synced before the rename: else a crash could leave the new name with nothing behind
+    // it.
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     sync_dir(parent)

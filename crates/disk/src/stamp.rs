@@ -47,8 +47,8 @@ impl Stamp {
         format!("{text}crc32c {crc:08x}\n").into_bytes()
     }
 
-    /// The format is looked at before anything else, checksum included: a newer one may do everything
-    /// differently.
+    /// Reads a stamp's text. The format is looked at before anything else, checksum included: a newer one may
+    /// do everything differently.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Stamp, DecodeStampError> {
         let text = std::str::from_utf8(bytes).map_err(|_| bad("it is not text"))?;
         let mut lines = text.split_inclusive('\n');
@@ -77,8 +77,8 @@ impl Stamp {
         Ok(Stamp { disk, cluster, node_uuid, node })
     }
 
-    /// The stamp as it is once the directory has joined a cluster as a node. One that names another is
-    /// refused.
+    /// The stamp as it is once the directory has joined a cluster as a node. A stamp that names another
+    /// cluster or node is refused.
     pub(crate) fn joined(&self, root: &Path, cluster: &str, node: u64) -> Result<Stamp, OpenDiskError> {
         let path = || root.to_owned();
         Stamp::check_cluster(cluster).map_err(|why| OpenDiskError::BadStamp { path: path(), why })?;
@@ -95,7 +95,7 @@ impl Stamp {
         Ok(Stamp { cluster: cluster.to_owned(), node, ..self.clone() })
     }
 
-    /// A cluster's name stands on one line of the stamp.
+    /// Checks a cluster's name, which has to stand on one line of the stamp.
     pub(crate) fn check_cluster(cluster: &str) -> Result<(), String> {
         if cluster.is_empty() || cluster.len() > 255 || cluster.chars().any(char::is_control) {
             return Err(format!(

@@ -48,7 +48,7 @@ pub fn give_back_freed_memory() {
     };
 }
 
-/// Buffers one `pwritev` takes on Linux.
+/// The most buffers that one `pwritev` takes on Linux.
 const IOVECS_MAX: usize = 1024;
 
 /// Writes all buffers one after another from `offset`.
@@ -116,7 +116,7 @@ pub(crate) fn read_cached_at(file: &File, offset: u64, bytes: usize) -> io::Resu
 #[allow(unsafe_code)]
 fn read_flagged(file: &File, offset: u64, bytes: usize, flags: libc::c_int) -> io::Result<Bytes> {
     to_offset(offset)?;
-    // Nobody zeroes it: what is not filled is not looked at.
+    // The buffer is not zeroed: what is not filled is not looked at.
     let mut buffer: Vec<u8> = Vec::with_capacity(bytes);
     while buffer.len() < bytes {
         let at = to_offset(offset + buffer.len() as u64)?;
@@ -150,7 +150,7 @@ pub(crate) fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Has the kernel read a file anew. What is to be written it keeps.
+/// Has the kernel read a file anew. The cache keeps what is still to be written.
 #[allow(unsafe_code)]
 pub(crate) fn forget_cached(file: &File) -> io::Result<()> {
     // SAFETY: a call without pointers, on a descriptor that is open as long as `file` is.

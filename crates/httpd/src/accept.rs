@@ -113,9 +113,9 @@ impl Drop for Open {
     }
 }
 
-/// Small answers go at once: without `TCP_NODELAY` the second part of one waits for the first one's
-/// acknowledgement, which a client delays by 40 ms. And the kernel keeps little beyond what is on its way: a
-/// reader's pace is seen as it is.
+/// Sets a socket's options. Small answers go at once: without `TCP_NODELAY` the second part of one waits for
+/// the first one's acknowledgement, which a client delays by 40 ms. And the kernel keeps little beyond what
+/// is on its way: a reader's pace is seen as it is.
 fn prepare(connection: &TcpStream, limits: &Limits) {
     let _ = connection.set_nodelay(true);
     let _ = SockRef::from(connection).set_tcp_notsent_lowat(limits.unsent_bytes_max);
@@ -134,8 +134,8 @@ async fn refuse<T: Transport>(
     }
 }
 
-/// One connection's failure is its client's. Every other is ours, and passes only when something is given
-/// back.
+/// Pauses after a failure to accept, unless it is that of one connection, and so its client's. Every other is
+/// ours, and passes only when something is given back.
 async fn accept_failed(error: &io::Error, port: &Port, stop: &CancellationToken) {
     port.counters.accept_failures.count();
     let of_client = [

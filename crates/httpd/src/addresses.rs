@@ -19,20 +19,20 @@ struct Open {
     all: usize,
     /// Places that were ever taken.
     taken: u64,
-    /// Only of addresses that have any.
+    /// The connections of each address that has any.
     of: HashMap<IpAddr, OfAddress>,
     /// The addresses with idle connections; the last one makes room. So nothing is searched for one: a newcomer
     /// costs a few steps down these trees, of which none has more entries than there are connections.
     with_idle: BTreeMap<Rank, IpAddr>,
     slow: usize,
-    /// Only of addresses that have any.
+    /// The number of slow transfers of each address that has any.
     slow_of: HashMap<IpAddr, usize>,
 }
 
 #[derive(Debug, Default)]
 struct OfAddress {
     open: usize,
-    /// The idle ones; the first one makes room.
+    /// The idle connections; the first one makes room.
     idle: BTreeMap<IdleSince, CancellationToken>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Place {
     addresses: Arc<Addresses>,
     address: IpAddr,
     number: u64,
-    /// Its transfers that wait for the client.
+    /// The number of the connection's transfers for which its client is waited for too long.
     slow: usize,
     idle_since: Option<Instant>,
     displaced: CancellationToken,
@@ -120,7 +120,7 @@ impl Open {
 }
 
 impl OfAddress {
-    /// `None` without idle connections.
+    /// The place of the address in the order of making room; `None` without idle connections.
     fn rank(&self) -> Option<Rank> {
         let (since, _) = self.idle.first_key_value()?;
         Some((self.open, Reverse(*since)))
@@ -128,7 +128,7 @@ impl OfAddress {
 }
 
 impl Place {
-    /// Cancelled when the place becomes a newcomer's.
+    /// The token that is cancelled when the place becomes a newcomer's.
     pub(crate) fn displaced(&self) -> &CancellationToken {
         &self.displaced
     }
@@ -192,8 +192,8 @@ impl Drop for Place {
     }
 }
 
-/// The whole network of an IPv6 address, 64 bits: a machine may take any address of it. IPv4 is IPv4, also on
-/// a socket for both.
+/// The address under which a connection from another one is counted. Of an IPv6 address this is the whole
+/// network, 64 bits: a machine may take any address of it. IPv4 is IPv4, also on a socket for both.
 fn counted_as(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -212,7 +212,7 @@ mod tests {
         move |text| addresses.take(text.parse().unwrap(), now)
     }
 
-    /// One that has a request under way.
+    /// A place whose connection has a request under way.
     fn busy(place: Result<Place, Full>) -> Place {
         let mut place = place.unwrap();
         place.set_idle(None);

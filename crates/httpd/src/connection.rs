@@ -31,8 +31,8 @@ pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
     let limits = &port.limits;
     let mut builder = Builder::new(TokioExecutor::new());
     let mut http1 = builder.http1();
-    // Behind our own, which tells an idle connection from a head that does not come; hyper's timer knows only
-    // one time for both.
+    // This timer stands behind our own, which tells an idle connection from a head that does not come;
+    // hyper's timer knows only one time for both.
     http1.timer(TokioTimer::new()).header_read_timeout(limits.idle_max + limits.head_max).keep_alive(true);
     // A head has to fit, too.
     http1.max_buf_size(limits.buffer_bytes_max.max(limits.head_bytes_max + 1));
@@ -47,8 +47,8 @@ pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
         .max_header_list_size(head_bytes_max)
         .max_concurrent_streams(limits.http2_streams_max)
         .max_send_buf_size(limits.buffer_bytes_max)
-        // They are counted before h2 sees them; its own count of those it has not handed over yet never comes
-        // to as many.
+        // Resets are counted before h2 sees them; its own count of those it has not handed over yet never
+        // comes to as many.
         .max_pending_accept_reset_streams(limits.http2_resets_per_second_max as usize)
         .max_local_error_reset_streams(limits.http2_stream_errors_max);
     builder
@@ -78,7 +78,7 @@ pub(crate) async fn run<T: Transport>(
     let exchange = Exchange { port: port.clone(), peer, traffic: traffic.clone(), spent: Default::default() };
     let end = run_http(lent, Arc::new(exchange), &builder, &displaced, &stop).await;
     debug!(%peer, ?end, "connection ends");
-    // hyper is done with it, and nobody else has a handle.
+    // hyper is done with the stream, and nobody else has a handle.
     if let Some(stream) = Arc::into_inner(stream).and_then(|stream| stream.into_inner().ok()) {
         run_close(stream, end, &port, &traffic, &stop).await;
     }
@@ -129,7 +129,7 @@ async fn run_http<S: Stream>(
                 look.as_mut().reset(now + Duration::from_millis(10));
                 http.as_mut().graceful_shutdown();
             }
-            // Of HTTP/1 the answer says it.
+            // On HTTP/1 the last answer says that the connection ends.
             () = exchange.spent.notified(), if traffic.is_http2() => http.as_mut().graceful_shutdown(),
         }
     }
@@ -184,14 +184,14 @@ pub(crate) async fn refuse<S: Stream>(
 }
 
 /// Reads on a little. Bytes that arrive at a closed socket are answered with a reset, which takes from the
-/// client what it has not read yet: the answer. And one that is still writing learns of it as EPIPE, and
-/// reads no answer at all.
+/// client what it has not read yet: the answer. And a client that is still writing learns of the reset as
+/// EPIPE, and reads no answer at all.
 async fn linger<S: Stream>(stream: &mut S, port: &Port, stop: &CancellationToken) {
     let limits = &port.limits;
     let reading = async {
         let mut left = limits.linger_bytes_max;
         let mut buffer = vec![0; LINGER_READ_BYTES];
-        // hyper may have done it.
+        // hyper may have shut it down already.
         let _ = stream.shutdown().await;
         while left > 0 {
             match stream.read(&mut buffer).await {

@@ -92,7 +92,7 @@ impl Counters {
         self.closed[end as usize].count();
     }
 
-    /// All of them, with the port's name as the label `port`.
+    /// Shows all counters, with the port's name as the label `port`.
     pub fn expose(&self, port: &str, exposition: &mut Exposition) {
         let labels = [("port", port)];
         exposition.gauge(CONNECTIONS, &labels, self.open.get());

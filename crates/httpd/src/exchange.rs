@@ -20,13 +20,13 @@ pub(crate) struct Exchange {
     pub(crate) port: Arc<Port>,
     pub(crate) peer: SocketAddr,
     pub(crate) traffic: Arc<Traffic>,
-    /// The connection has had all its requests.
+    /// Notified when the connection has had all its requests.
     pub(crate) spent: Notify,
 }
 
 impl Exchange {
-    /// One request and its answer. It is under way from this call on, not from the first poll: hyper reads on
-    /// in between, and what it reads is no head.
+    /// Serves one request. It is under way from this call on, not from the first poll: hyper reads on in
+    /// between, and what it reads is no head.
     pub(crate) fn serve(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -35,14 +35,15 @@ impl Exchange {
         self.answer(request, under_way)
     }
 
-    /// The request knows its [`RequestId`] and where it comes from, as extensions.
+    /// Has the router answer a request, which is given its [`RequestId`] and where it comes from as
+    /// extensions.
     async fn answer(
         self: Arc<Self>,
         mut request: Request<Incoming>,
         under_way: Arc<UnderWay>,
     ) -> Result<Response<Body>, Infallible> {
         if self.traffic.is_displaced() {
-            // It came too late. Nothing of it is begun, and its connection is closed without a word.
+            // The request came too late. Nothing of it is begun, and its connection is closed without a word.
             return std::future::pending().await;
         }
         let id = RequestId::random();
@@ -66,7 +67,7 @@ impl Exchange {
             }
         }
         if http2 {
-            // It has no meaning there, and clients refuse what has it.
+            // The header has no meaning on HTTP/2, and clients refuse answers that have it.
             response.headers_mut().remove(CONNECTION);
         }
         Ok(response.map(|body| Body::new(ResponseBody::new(body, http2, under_way, span))))

@@ -7,7 +7,7 @@ const OF_ONE_CLIENT: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at once. One more is let in for an idle one, which is closed; where none is idle, it is
-    /// answered with 503. An idle one costs about 20 KiB and a file descriptor: 330 MiB.
+    /// answered with 503. An idle one costs about 20 KiB and a file descriptor: 320 MiB.
     pub connections_max: usize,
     /// Connections of one address, so that one machine cannot take them all; at most a quarter of all
     /// ([`Limits::connections_of_address_max`]), so a proxy in front of many clients needs more of all.

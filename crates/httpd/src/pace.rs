@@ -21,7 +21,7 @@ impl Pace {
         self.waiting_since.get_or_insert(now);
     }
 
-    /// It sent or took so many bytes, and is not waited for now.
+    /// Notes that the client sent or took so many bytes, and is not waited for now.
     pub(crate) fn moved(&mut self, bytes: usize, now: Instant) {
         if let Some(since) = self.waiting_since.take() {
             self.left = self.left.saturating_sub(now.saturating_duration_since(since));

@@ -14,9 +14,9 @@ pub(crate) struct RequestBody<B> {
     body: B,
     under_way: Arc<UnderWay>,
     pace: Pace,
-    /// Runs while a reader waits for the next frame.
+    /// The timer that runs while a reader waits for the next frame.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Its end has come, and not because the client stalled.
+    /// Whether the body's end has come, and not because the client stalled.
     ended: bool,
     stalled: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct RequestBody<B> {
 pub struct Stalled;
 
 impl Stalled {
-    /// Whether it is behind an error that a body ended with.
+    /// Whether a stalled client is behind an error that a body ended with.
     pub fn caused(error: &(dyn Error + 'static)) -> bool {
         std::iter::successors(Some(error), |error| (*error).source()).any(|error| error.is::<Stalled>())
     }

@@ -37,17 +37,17 @@ struct State {
     head_bytes: usize,
     head_since: Option<Instant>,
     head_too_large: bool,
-    /// What has come of HTTP/2.
+    /// The frames of HTTP/2 that have come.
     frames: Frames,
     resets_too_much: bool,
-    /// Taking what is written to the stream.
+    /// The pace at which the client takes what is written to the stream.
     output: Pace,
     /// The pace of HTTP/2's answers, where a client can stop a single one: of taking them, by the number of
     /// the request.
     answers: HashMap<u64, Pace>,
     /// Request bodies that are waited for, by the number of the request.
     bodies: HashMap<u64, Instant>,
-    /// A body was left unread, so that its client may still be sending.
+    /// Whether a body was left unread, so that its client may still be sending.
     unread: bool,
     draining: bool,
     place: Place,
@@ -67,12 +67,12 @@ impl Beginning {
         self.known += count;
     }
 
-    /// While too little has come to tell.
+    /// Whether the connection may be one of HTTP/2: nothing that came so far says otherwise.
     fn may_be_http2(&self) -> bool {
         b"PRI".starts_with(&self.bytes[..self.known])
     }
 
-    /// The preface of HTTP/2 begins with what is no method of HTTP/1.
+    /// Whether the connection is one of HTTP/2, whose preface begins with what is no method of HTTP/1.
     fn is_http2(&self) -> bool {
         self.bytes == *b"PRI"
     }
@@ -169,7 +169,7 @@ impl Traffic {
         }
         self.look_whether_slow(&mut state, now)?;
         state.look_whether_idle(now);
-        // What is still being taken of the last answer is bound by its pace alone.
+        // A client that still takes the last answer is bound by its pace alone.
         if state.output.waiting_since().is_none()
             && let Some((over_at, end)) = self.request_over_at(&state)
         {
@@ -181,7 +181,8 @@ impl Traffic {
         Ok(next)
     }
 
-    /// When the time is over for the rest of a head, or for the next request; `None`: neither is waited for.
+    /// The moment when the time is over for the rest of a head, or for the next request, and the end that
+    /// this is; `None`: neither is waited for.
     fn request_over_at(&self, state: &State) -> Option<(Instant, End)> {
         match state.head_since() {
             Some(since) => Some((since + self.limits.head_max, End::HeadTimeout)),
@@ -200,14 +201,15 @@ impl Traffic {
         }
     }
 
-    /// The connection is to end; a request that has half arrived may still come.
+    /// Has the connection end; a request that has half arrived may still come.
     pub(crate) fn drain(&self, now: Instant) {
         let mut state = self.state();
         state.draining = true;
         state.idle_since = now;
     }
 
-    /// The time of a drained connection without requests, once [`Traffic::drain`] was called.
+    /// Whether a connection that [`Traffic::drain`] was called for has no requests, and its time for one that
+    /// half arrived is over.
     pub(crate) fn is_drained(&self, now: Instant) -> bool {
         let state = self.state();
         state.draining && !state.has_requests() && now >= state.idle_since + DRAIN_HEAD_MAX
@@ -224,7 +226,7 @@ impl Traffic {
         Some(room)
     }
 
-    /// Answers whether its client may go on; one that may not has said nothing.
+    /// Notes what the client sent. Answers whether it may go on; what one sent that may not goes no further.
     #[must_use]
     pub(crate) fn received(&self, bytes: &[u8], now: Instant) -> bool {
         self.counters.received_bytes.add(bytes.len() as u64);
@@ -252,7 +254,8 @@ impl Traffic {
     pub(crate) fn sent(&self, bytes: usize, now: Instant) {
         self.counters.sent_bytes.add(bytes as u64);
         let mut state = self.state();
-        // The end of an answer, and no answer to a ping, which asks for nothing.
+        // Only the end of an answer begins an idle time, and not the answer to a ping, which asks for
+        // nothing.
         let was_waited_for = state.output.waiting_since().is_some();
         state.output.moved(bytes, now);
         if state.under_way == 0 && was_waited_for {
@@ -290,8 +293,8 @@ impl Traffic {
 }
 
 impl State {
-    /// Answers and bodies for which the client is waited for too long. What is left of the last answer is in the
-    /// stream alone.
+    /// The number of answers and bodies for which the client is waited for too long. What is left of the last
+    /// answer is in the stream alone.
     fn slow_transfers(&self, now: Instant) -> usize {
         let is_long = |since: &Instant| now >= *since + Limits::SLOW_AFTER;
         let answers = self.answers.values().filter_map(Pace::waiting_since).filter(is_long).count();
@@ -310,7 +313,8 @@ impl State {
         self.under_way > 0 || self.output.waiting_since().is_some()
     }
 
-    /// What ends a connection's idleness is said at once: by whatever comes of a request.
+    /// Tells the connection's place when it has become idle. The end of that is told at once, by whatever
+    /// comes of a request.
     fn look_whether_idle(&mut self, now: Instant) {
         let is_idle = !self.has_requests() && self.head_since().is_none();
         if is_idle && now >= self.idle_since + ANSWER_END_MAX {
@@ -346,7 +350,7 @@ impl UnderWay {
         UnderWay { traffic: traffic.clone(), number: state.begun }
     }
 
-    /// Part of the answer is with hyper, which asks for more when the client has room for it.
+    /// Notes that part of the answer is with hyper, which asks for more when the client has room for it.
     pub(crate) fn answered(&self, bytes: usize, now: Instant) {
         let limits = &self.traffic.limits;
         let mut state = self.traffic.state();

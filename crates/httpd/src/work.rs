@@ -44,8 +44,8 @@ impl Work {
         Work { permits: Arc::new(Semaphore::new(requests_max)), counters }
     }
 
-    /// `None`, and counted, when as many as may be are worked for. Requests that wait to go on come before
-    /// new ones.
+    /// A new request's leave to be worked for. `None`, and counted, when as many as may be are worked for.
+    /// Requests that wait to go on come before new ones.
     pub fn begin(&self) -> Option<Permit> {
         let Ok(permit) = self.permits.clone().try_acquire_owned() else {
             self.counters.work_refused.count();
@@ -69,7 +69,7 @@ impl Permit {
     pub fn request_body(&self, body: Body) -> Body {
         let ended = body.is_end_stream();
         let paused = Paused { body, permit: self.clone(), frame: None, acquiring: None };
-        // One that has nothing to wait for needs no care.
+        // A body that has nothing to wait for needs no care.
         if ended { paused.body } else { Body::new(Incoming(paused)) }
     }
 

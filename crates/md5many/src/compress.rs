@@ -3,7 +3,7 @@
 use crate::md5::State;
 
 pub(crate) const BLOCK_BYTES: usize = 64;
-/// The bodies that are hashed side by side, at most.
+/// The most bodies that are hashed side by side.
 pub(crate) const SIDE_BY_SIDE_MAX: usize = 16;
 
 /// A body's state, and bytes of it that it is to take in: whole blocks.
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// Also on a processor that has wider ones.
+    /// The narrower vectors are tried too on a processor that has wider ones.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn each_width_of_vectors_gives_what_one_body_alone_gives() {

@@ -13,7 +13,8 @@ use std::task::{Context, Poll};
 use std::thread::available_parallelism;
 use tokio::sync::oneshot;
 
-/// Blocks of each body that a pass takes in at most, 32 KiB: after so many, who came meanwhile goes along.
+/// The most blocks of each body that a pass takes in, 32 KiB: after so many, bodies that came meanwhile go
+/// along.
 const PASS_BLOCKS_MAX: usize = 512;
 
 /// Hashes bodies side by side, on threads that may block; cheap to clone.
@@ -69,8 +70,8 @@ impl Md5Many {
         &self.shared.counts
     }
 
-    /// Has a body's MD5 take in more bytes. Each caller has given as many as it waits for: there is no limit of
-    /// its own.
+    /// Has a body's MD5 take in more bytes. Each caller waits for the bytes that it has given, so the queue
+    /// has no limit of its own.
     pub fn update(&self, mut md5: Md5, mut bytes: Bytes) -> Pending {
         bytes.advance(md5.fill_rest(&bytes));
         let (answer, pending) = oneshot::channel();
@@ -117,7 +118,7 @@ impl Shared {
         while jobs.len() < SIDE_BY_SIDE_MAX
             && let Some(job) = queue.waiting.pop_front()
         {
-            // Nobody wants to know it any more.
+            // A job whose answer nobody waits for any more is dropped.
             if !job.answer.is_closed() {
                 jobs.push(job);
             }
@@ -150,7 +151,7 @@ impl Job {
 }
 
 impl Md5Counts {
-    /// Bytes by how many bodies at most.
+    /// The bytes that were hashed, by how many bodies at most went side by side.
     pub fn bytes(&self) -> [(&'static str, u64); 4] {
         [("1", &self.alone), ("4", &self.up_to_4), ("8", &self.up_to_8), ("16", &self.up_to_16)]
             .map(|(bodies, bytes)| (bodies, bytes.load(Ordering::Relaxed)))
@@ -176,7 +177,7 @@ mod tests {
         (0..bytes).map(|at| (of * 131 + at * 7 + (at >> 8)) as u8).collect()
     }
 
-    /// What the bytes hash to that come in parts of this length.
+    /// The MD5 of bytes that come in parts of this length.
     async fn in_parts(many: &Md5Many, mut bytes: Bytes, part: usize) -> [u8; 16] {
         let mut md5 = Md5::default();
         while !bytes.is_empty() {

@@ -8,7 +8,7 @@ pub(crate) type State = [u32; 4];
 pub struct Md5 {
     pub(crate) state: State,
     bytes: u64,
-    /// What fills no block yet.
+    /// The bytes that fill no block yet.
     rest: [u8; BLOCK_BYTES],
 }
 

@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Only grows. Relaxed: a reader may see one counter before another that was counted earlier.
+/// A number that only grows. Its order is relaxed: a reader may see one counter before another that was
+/// counted earlier.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

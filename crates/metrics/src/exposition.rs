@@ -31,8 +31,8 @@ struct Family {
 }
 
 impl Exposition {
-    /// Labels for all that comes next, in front of its own. Empty values are left out: to Prometheus they are
-    /// the same as none.
+    /// Sets labels for all that comes next, in front of its own. Empty values are left out: to Prometheus
+    /// they are the same as none.
     pub fn scope(&mut self, labels: &[(&'static str, String)]) {
         self.scope = labels.iter().filter(|(_, value)| !value.is_empty()).cloned().collect();
     }
@@ -41,7 +41,7 @@ impl Exposition {
         self.sample(metric, "counter", labels, value);
     }
 
-    /// A counter of seconds.
+    /// Adds a sample of a counter of seconds.
     pub fn counter_seconds(&mut self, metric: Metric, labels: Labels<'_>, seconds: f64) {
         self.sample(metric, "counter", labels, seconds);
     }
@@ -50,7 +50,7 @@ impl Exposition {
         self.sample(metric, "gauge", labels, value);
     }
 
-    /// Buckets, sum and count: [`crate::BOUNDS`] + 3 lines.
+    /// Adds buckets, sum and count: [`crate::BOUNDS`] + 3 lines.
     pub fn histogram(&mut self, metric: Metric, labels: Labels<'_>, distribution: &Distribution) {
         let mut cumulative = 0;
         let bounds = distribution.bounds().map(|bound| in_base_unit(distribution.unit, bound).to_string());
@@ -62,7 +62,7 @@ impl Exposition {
         self.sum_and_count(metric, "histogram", labels, distribution);
     }
 
-    /// Sum and count only, in two lines: enough for a rate and a mean.
+    /// Adds the sum and the count only, in two lines: enough for a rate and a mean.
     pub fn summary(&mut self, metric: Metric, labels: Labels<'_>, distribution: &Distribution) {
         self.sum_and_count(metric, "summary", labels, distribution);
     }
@@ -141,7 +141,7 @@ fn in_base_unit(unit: Unit, value: u64) -> f64 {
     }
 }
 
-/// Help escapes backslash and line feed, label values the double quote too.
+/// Escapes a text: in a help backslash and line feed, in a label's value the double quote too.
 fn escape_into(text: &mut String, raw: &str, with_quotes: bool) {
     for c in raw.chars() {
         match c {

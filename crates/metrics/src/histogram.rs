@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets with an upper bound; one more takes what is above the last.
+/// The number of buckets with an upper bound; one more takes what is above the last.
 pub const BOUNDS: usize = 20;
 
 /// The quantity that is measured; it decides the bounds, each twice the one before.

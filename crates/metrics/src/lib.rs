@@ -4,7 +4,7 @@
 //! registered anywhere: whoever shows metrics asks their owners for plain values and writes them into an
 //! [`Exposition`].
 //!
-//! Knows nothing of ours, no I/O and no runtime.
+//! The crate knows nothing of ours, no I/O and no runtime.
 
 mod counter;
 mod exposition;

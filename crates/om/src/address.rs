@@ -22,7 +22,7 @@ pub(crate) async fn is_as_before(disk: &dyn Disk, address: &str) -> anyhow::Resu
     }
 }
 
-/// Durable on return.
+/// Notes where this OM is now, durably on return.
 pub(crate) async fn note(disk: &dyn Disk, address: &str) -> anyhow::Result<()> {
     FILE.write(disk, PATH, address.as_bytes()).await.context("note where this OM is")
 }

@@ -30,7 +30,8 @@ const PART_BYTES_MAX: usize = 512 << 10;
 const PART_ROWS_MAX: usize = 4096;
 /// Parts that are read before they are taken: with the one that is made, a megabyte for each group.
 const PARTS_AHEAD: usize = 1;
-/// The time for which nobody may take anything: whoever asked for it is gone, and what is kept for it is to go.
+/// The time for which whoever asked for a backup may take nothing of it: longer, and it is gone, and the
+/// snapshot that is kept for it is to go.
 const STALL_MAX: Duration = Duration::from_secs(120);
 
 type Snapshot<'a> = SnapshotWithThreadMode<'a, DB>;
@@ -91,7 +92,7 @@ pub(crate) fn read(
             }
         }
     }
-    // Also of a group that has none: who restores it hears of an end.
+    // A part of rows ends every backup, that of a group without rows too: who restores it hears of an end.
     send(Part::Rows(BackupRows { rows }))?;
     send(Part::End(BackupEnd { rows: count }))?;
     Ok(count)
@@ -216,7 +217,7 @@ mod tests {
         (head, rows)
     }
 
-    /// One row a part, so that there are many.
+    /// The requests that restore a namespace, with one row a part, so that there are many.
     fn requests(namespace: &Namespace) -> Vec<RestoreRowsRequest> {
         let (head, rows) = taken(namespace);
         let rows: Vec<MovedRow> = rows.into_iter().flatten().collect();
@@ -233,7 +234,7 @@ mod tests {
         (1..).zip(rows).map(request).collect()
     }
 
-    /// What a backup has of a group.
+    /// The records of a group that a backup has.
     fn names(namespace: &Namespace) -> Vec<(Vec<u8>, Vec<u8>)> {
         let is_of_log = |key: &[u8]| OF_THIS_LOG.iter().any(|table| key.starts_with(table));
         namespace.records(b"").into_iter().filter(|(key, _)| !is_of_log(key)).collect()
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(rows.len(), 1, "that little goes in one part");
         let mut group = Namespace::empty();
         for request in requests(&source) {
-            // Each twice, and one of long ago.
+            // Each part comes twice, and then once more under the number of the first.
             let first = RestoreRowsRequest { seq: 1, ..request.clone() };
             let taken = group.run::<RestoreRows>(request.clone()).unwrap();
             assert_eq!(taken, group.run::<RestoreRows>(request).unwrap());

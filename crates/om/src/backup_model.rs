@@ -29,7 +29,7 @@ struct World {
     writes: u64,
 }
 
-/// A run that is under way.
+/// A run by which the bucket is being sent.
 struct Sending {
     moved: BucketMove,
     run: u64,
@@ -47,7 +47,7 @@ struct Caught {
     keys: Rows,
 }
 
-/// A request of its own: some go along from group to group.
+/// An id for each request: requests that are remembered go along from group to group.
 fn id() -> u128 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     u128::from(LAST.fetch_add(1, Ordering::Relaxed)) << 64 | 1
@@ -117,7 +117,7 @@ impl World {
         self.group(entry.group).run_as::<ReleaseBucket>(id(), release).unwrap()
     }
 
-    /// A key into the bucket, where it is.
+    /// Puts a key into the bucket, in the group that has it.
     fn put(&mut self, group: u64, key: &str) {
         let number = self.number().0;
         let epoch = self.record(group).unwrap().epoch;
@@ -139,7 +139,7 @@ impl World {
         self.group(moved.from).run_as::<SendBucket>(id(), SendBucketRequest { moved: Some(moved) }).unwrap()
     }
 
-    /// Whether it may be sent: it is not frozen already.
+    /// Begins a run, and answers whether the bucket may be sent: it is not frozen already.
     fn begin_run(&mut self) -> bool {
         let (moved, number) = (self.moved(), self.number());
         let tap = self.group(moved.from).taps.open(number);
@@ -151,7 +151,7 @@ impl World {
         !begun.is_frozen
     }
 
-    /// Whether that was all.
+    /// Sends a part, and answers whether that was all.
     fn send_part(&mut self, with_record: bool) -> bool {
         let mut sending = self.sending.take().unwrap();
         let BucketMove { from, to, .. } = sending.moved;
@@ -199,7 +199,7 @@ impl World {
         self.group(from).run_as::<EndSending>(id(), end).unwrap();
     }
 
-    /// Whether all that was sent is there.
+    /// Ends the move in the other group, and answers whether all that was sent is there.
     fn end_receiving(&mut self) -> bool {
         let (end, to) = (self.end(), self.moved().to);
         !self.group(to).run_as::<EndReceiving>(id(), end).unwrap().is_lost
@@ -218,8 +218,8 @@ impl World {
         }
     }
 
-    /// One step of one group each: a bucket is made, written, moved while it is written, refused to be deleted, and
-    /// about to move back, which is undone.
+    /// The steps of a bucket's life, each of one group: the bucket is made, written, moved while it is
+    /// written, refused to be deleted, and about to move back, which is undone.
     fn life() -> Vec<fn(&mut World)> {
         vec![
             World::create,
@@ -308,7 +308,7 @@ impl World {
         world
     }
 
-    /// What the leaders do of themselves until nothing is left to do; an error where that cannot be.
+    /// Does what the leaders do of themselves, until nothing is left to do; an error where that cannot be.
     fn finish(&mut self) -> Result<(), String> {
         while let Some(entry) = self.entry().filter(|entry| entry.stage() != BucketStage::BucketLive) {
             match entry.stage() {
@@ -397,7 +397,7 @@ fn whenever_groups_are_caught_between_two_equal_looks_at_the_root_the_bucket_is_
     for first in 0..all.len() {
         let last = (first..all.len()).take_while(|last| places(*last) == places(first)).last().unwrap();
         for (one, two) in (first..=last).flat_map(|one| (first..=last).map(move |two| (one, two))) {
-            // The same as from the look before.
+            // The look before had the same places: all pairs from here on were checked from there.
             if first > 0 && places(first - 1) == places(first) {
                 continue;
             }
@@ -407,7 +407,8 @@ fn whenever_groups_are_caught_between_two_equal_looks_at_the_root_the_bucket_is_
         }
     }
     assert!(checked > 150, "{checked}");
-    // Without that look it is not: the root knows of no move, and one group has let go of the bucket, or both have it.
+    // Without the second look at the root the bucket may be nowhere, or twice: the root knows of no move, and
+    // one group has let go of the bucket, or both have it.
     let moving = places(7);
     let begun = (0..all.len()).find(|at| places(*at) == moving).unwrap();
     let live = begun - 1;

@@ -1,8 +1,8 @@
 //! Which rows name which blocks (`docs/format/om-tables.md`): a row of `l` for each block of each row of a key or part.
 //!
-//! What a row names no more is deleted pieces first (`d`), and after a while, container by container, unused blocks (`e`).
-//! Its rows of `l` stay until then, so `l` may have more than there is and never less: whoever needs to know looks at the
-//! row that is said to name the block ([`NamingRows`]).
+//! Pieces that a row names no more are deleted pieces first (`d`), and after a while, container by container,
+//! unused blocks (`e`). Their rows of `l` stay until then, so `l` may have more than there is and never less:
+//! whoever needs to know looks at the row that is said to name the block ([`NamingRows`]).
 
 use crate::overlay::Overlay;
 use crate::tables::{Read, decode};
@@ -25,7 +25,7 @@ pub(crate) const IN_CONTAINER_BYTES: usize = 24;
 pub(crate) struct BlockKey([u8; BYTES]);
 
 impl BlockKey {
-    /// The name of the block that a piece is of. Without one, or a nonce, it names nothing.
+    /// The name of the block that a piece is of. `None`: the piece has no block, or the block no nonce.
     pub(crate) fn of(piece: &BlockPiece) -> Option<BlockKey> {
         let block = piece.block.as_ref()?;
         let nonce: &[u8; 16] = block.nonce.as_ref().try_into().ok()?;
@@ -52,7 +52,7 @@ impl BlockKey {
         u64::from_be_bytes(*self.0.first_chunk().expect("it is longer"))
     }
 
-    /// What tells it from the other blocks of its container.
+    /// The part of the name that tells the block from the others of its container: local and nonce.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.0[8..]
     }
@@ -62,17 +62,17 @@ impl BlockKey {
         BlockName { container: self.container(), local, nonce: Bytes::copy_from_slice(&self.0[16..]) }
     }
 
-    /// The key of the row that says that it is unused.
+    /// The key of the row that says that the block is unused.
     pub(crate) fn unused_key(&self) -> Vec<u8> {
         [UNUSED_PREFIX, &self.0].concat()
     }
 
-    /// The prefix of the rows that say what names it.
+    /// The prefix of the rows that say what names the block.
     pub(crate) fn named_prefix(&self) -> Vec<u8> {
         [NAMED_PREFIX, &self.0].concat()
     }
 
-    /// The key of the row that says that this one names it.
+    /// The key of the row that says that `row` names the block.
     pub(crate) fn named_key(&self, row: &[u8]) -> Vec<u8> {
         [NAMED_PREFIX, &self.0, row].concat()
     }
@@ -88,14 +88,14 @@ pub(crate) fn naming_row(key: &[u8]) -> &[u8] {
     key.get(1 + BYTES..).unwrap_or_default()
 }
 
-/// A row names these from here on.
+/// Notes that a row names the blocks of these pieces from here on.
 pub(crate) fn name(tables: &mut Overlay<'_>, row: &[u8], pieces: &[BlockPiece]) {
     for block in pieces.iter().filter_map(BlockKey::of) {
         tables.put(block.named_key(row), Vec::new());
     }
 }
 
-/// A row names these no more.
+/// Notes that a row names the blocks of these pieces no more.
 pub(crate) fn unname(tables: &mut Overlay<'_>, row: &[u8], pieces: &[BlockPiece]) {
     for block in pieces.iter().filter_map(BlockKey::of) {
         tables.delete(block.named_key(row));
@@ -129,7 +129,7 @@ pub(crate) struct NamingRows {
 impl NamingRows {
     const ROWS_MAX: usize = 16;
 
-    /// The bytes that a row has in a block, modulo 2^64; `None`: it does not name it.
+    /// The bytes that a row has in a block, modulo 2^64; `None`: the row does not name the block.
     pub(crate) fn bytes(
         &mut self,
         tables: &impl Read,

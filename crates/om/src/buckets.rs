@@ -9,8 +9,8 @@
 //! live: one attempt ───► lets go, or has keys ─► gone, or live
 //! ```
 //!
-//! Whoever asked for it waits for the end. What a crash has left is gone on with by [`finish_always`]. So are moves,
-//! whose steps are told in [`crate::moves`].
+//! Whoever asked to make or delete a bucket waits for the end. [`finish_always`] goes on with what a crash
+//! has left, and with moves, whose steps are told in [`crate::moves`].
 
 use crate::ops::{self, Fresh, MoveEnded, Operation, SettleBucket, SettleMove, settle_id};
 use crate::others::Others;
@@ -36,7 +36,8 @@ use tracing::{debug, error, info, warn};
 use types::random::random;
 use types::{Backoff, Clock, GroupId};
 
-/// Shorter than those who ask wait for an answer of any kind.
+/// The time for which somebody who makes or deletes a bucket is kept waiting: shorter than those who ask wait
+/// for an answer of any kind.
 const ASKER_WAITS: Duration = Duration::from_secs(2);
 /// The time for which a move is gone on with at once; longer than an election takes.
 const GO_ON_FOR: Duration = Duration::from_secs(10);
@@ -83,8 +84,8 @@ impl Buckets {
         self.settle_soon(BucketEntry { stage, ..entry }).await
     }
 
-    /// [`Buckets::settle`] for somebody who waits a little. The root has taken it on, so it comes to an end, then or
-    /// later, and whoever asks once more hears of it.
+    /// Settles a bucket ([`Buckets::settle`]) for somebody who waits a little. The root has taken the change
+    /// on, so it comes to an end, then or later, and whoever asks once more hears of it.
     async fn settle_soon(&self, entry: BucketEntry) -> Result<bool, Failure> {
         let buckets = self.clone();
         let settled = tokio::spawn(async move { buckets.settle(&entry).await });
@@ -103,7 +104,8 @@ impl Buckets {
         entry.map_err(|error| Failure::internal(format!("read the bucket's entry: {error:#}")))
     }
 
-    /// Has a bucket's group do what the bucket's stage asks for, and notes it: whether it is gone.
+    /// Has a bucket's group do what the bucket's stage asks for, notes the outcome, and answers whether the
+    /// bucket is gone.
     async fn settle(&self, entry: &BucketEntry) -> Result<bool, Failure> {
         let place = Some(entry_place(entry));
         let (deletion, is_gone, refused) = match entry.stage() {
@@ -168,7 +170,8 @@ impl Buckets {
         self.root()?.change::<O>(ops::prepare::<O>(id, None, what, fresh)?).await
     }
 
-    /// Refuses to have a bucket moved to a group of which nobody answers. One that is moved there already is.
+    /// Refuses to have a bucket moved to a group of which nobody answers. A bucket that is there already, or
+    /// not at rest, is not asked about.
     pub(crate) async fn check_takes(&self, volume: &str, bucket: &str, to: u64) -> Result<(), Failure> {
         let wanted = Bucket { volume: volume.to_owned(), name: bucket.to_owned(), ..Bucket::default() };
         let Some(entry) = self.entry(&wanted)? else { return Ok(()) };
@@ -181,13 +184,13 @@ impl Buckets {
             let stat = in_bucket(stat, &place);
             async move { om.stat_bucket(stat).await }
         });
-        // It cannot have it.
+        // The group cannot have the bucket by this place: that it says so shows that it is there.
         match stat.await {
             Ok(_) => {}
             Err(failure) if failure.code == Code::NotHere => {}
             Err(failure) => return Err(failure),
         }
-        // Now, and not while writers of the bucket wait.
+        // The group gets its fences now, and not while writers of the bucket wait.
         match self.fences()? {
             0 => Ok(()),
             _ => self.bring_fences(to, Lacks::ByNumber).await.map(drop),
@@ -227,7 +230,7 @@ impl Buckets {
             let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
             return self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop);
         }
-        // The bucket is in one group at most: the one lets go of it before the other holds it.
+        // The bucket is in one group at most: the group that had it lets go of it before the other holds it.
         let is_done = entry.stage() == BucketStage::BucketMoved;
         let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
         let ended = self.others.ask(moved.from, end, |mut om, end| async move { om.end_sending(end).await });
@@ -260,7 +263,7 @@ impl Buckets {
     }
 }
 
-/// Goes on, wherever the root is led from here, with what nobody waits for any more.
+/// Goes on, wherever the root is led from here, with changes of buckets that nobody waits for any more.
 pub(crate) async fn finish_always(buckets: Buckets) {
     let attempt = |entry: &BucketEntry| {
         let moved = entry.last_move.as_ref().and_then(|last| last.moved);
@@ -277,7 +280,8 @@ pub(crate) async fn finish_always(buckets: Buckets) {
                     continue;
                 }
             };
-        // What is new somebody waits for. A group that hangs keeps no other one's buckets waiting.
+        // A change that is new is left to whoever waits for it. A group that hangs keeps no other one's
+        // buckets waiting.
         let mut under_way = JoinSet::new();
         // Writers of a bucket that is settled wait, whoever led the root before.
         let is_urgent = |entry: &BucketEntry| {
@@ -294,7 +298,7 @@ pub(crate) async fn finish_always(buckets: Buckets) {
     }
 }
 
-/// Whether it is, or cannot be.
+/// Finishes what was begun with a bucket, and answers whether that is done, or can never be.
 async fn finish(buckets: Buckets, entry: BucketEntry) -> bool {
     let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
     let settled = buckets.settle(&entry).await;

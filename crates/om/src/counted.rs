@@ -93,7 +93,7 @@ impl Counted {
         answer
     }
 
-    /// Counts what was asked in a call that brought more than that.
+    /// Counts one question or change, also one of many that came in one call.
     pub(crate) fn note(&self, operation: &'static str, begun: Instant, failure: Option<&Failure>) {
         let Some(calls) = self.operations.get(operation) else { return };
         calls.seconds.record_duration(begun.elapsed());
@@ -161,7 +161,7 @@ pub(crate) fn expose_listings(under_way: usize, exposition: &mut Exposition) {
     exposition.gauge(LISTINGS, &[], under_way as u64);
 }
 
-/// A property that RocksDB cannot tell is left out.
+/// Exposes the properties of a group's RocksDB; one that it cannot tell is left out.
 pub(crate) fn expose_tables(db: &DB, labels: &[(&str, &str)], exposition: &mut Exposition) {
     let mut expose = |metric, property: &str| {
         if let Ok(Some(value)) = db.property_int_value(property) {

@@ -10,14 +10,15 @@ use proto::om::{BlockPiece, UnusedTotals};
 pub(crate) struct Filed {
     /// Records of deleted pieces.
     records: u32,
-    /// The change of what there is, modulo 2^64.
+    /// The change of the totals of what is filed, modulo 2^64.
     change: UnusedTotals,
     /// Unused blocks that there were before the entry, once somebody has asked.
     unused_before: Option<u64>,
 }
 
 impl Filed {
-    /// The number of the record that they are filed in, in the entry.
+    /// Counts pieces that are filed as deleted, and returns the number, in the entry, of the record that has
+    /// them.
     pub(crate) fn delete(&mut self, pieces: &[BlockPiece]) -> u32 {
         self.change.deleted_pieces = self.change.deleted_pieces.wrapping_add(pieces.len() as u64);
         self.change.deleted_bytes = self.change.deleted_bytes.wrapping_add(bytes(pieces));
@@ -25,7 +26,7 @@ impl Filed {
         self.records - 1
     }
 
-    /// They are sorted.
+    /// Counts deleted pieces out, which are sorted now.
     pub(crate) fn undelete(&mut self, pieces: &[BlockPiece]) {
         self.change.deleted_pieces = self.change.deleted_pieces.wrapping_sub(pieces.len() as u64);
         self.change.deleted_bytes = self.change.deleted_bytes.wrapping_sub(bytes(pieces));
@@ -49,7 +50,7 @@ impl Filed {
         self.change
     }
 
-    /// Whether there is any unused block: where there is none, nobody is asked for each.
+    /// Whether there is any unused block: where there is none, no block need be looked up.
     pub(crate) fn has_unused(&mut self, tables: &Overlay<'_>) -> anyhow::Result<bool> {
         let before = match self.unused_before {
             Some(before) => before,
@@ -59,7 +60,7 @@ impl Filed {
         Ok(before.wrapping_add(self.change.unused_blocks) != 0)
     }
 
-    /// Notes how much there is after the entry.
+    /// Notes in the tables how much is filed after the entry.
     pub(crate) fn end(self, tables: &mut Overlay<'_>) -> anyhow::Result<()> {
         if self.change == UnusedTotals::default() {
             return Ok(());
@@ -79,7 +80,7 @@ impl Filed {
     }
 }
 
-/// Modulo 2^64, so that what went in comes out again, whatever lengths clients say.
+/// The bytes of pieces, modulo 2^64, so that what went in comes out again, whatever lengths clients say.
 fn bytes(pieces: &[BlockPiece]) -> u64 {
     pieces.iter().fold(0, |sum: u64, piece| sum.wrapping_add(piece.length))
 }

@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A member that takes longer hangs, and the next one is asked.
+/// The time for one member to answer: one that takes longer hangs, and the next one is asked.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// All groups that are founded, and the ways to them.
 pub(crate) struct Groups {
     connector: Arc<dyn Connector>,
     known: Mutex<BTreeMap<u64, Known>>,
-    /// Held from the question how far a group is until its answer is noted, and by what it was told of: of two answers the
-    /// later one is noted later.
+    /// The lock that is held from the question how far a group is until its answer is noted and the fences
+    /// that it lacks are sent: of two answers the later one is noted later.
     pub(crate) hearing: tokio::sync::Mutex<()>,
 }
 
@@ -25,7 +25,7 @@ struct Known {
     /// The members' addresses, separated by commas.
     addresses: String,
     link: Arc<Link>,
-    /// Bits of the number of its keys, as its leader said last. `None`: nobody knows.
+    /// The bits of the number of the group's keys, as its leader said last. `None`: nobody knows.
     keys_bits: Option<u32>,
 }
 
@@ -55,9 +55,10 @@ impl Groups {
         }
     }
 
-    /// The group that is to have a new bucket: of two that are drawn, the one with clearly fewer keys, or the first.
-    /// Always the emptiest would be one for all buckets of an hour. One of which nobody knows how many it has is drawn
-    /// where no other is known. Where SCM has told of none it is the root.
+    /// The group that is to have a new bucket: of two that are drawn, the one with clearly fewer keys, or the
+    /// first. The emptiest of all would be the same one for all buckets of an hour. A group of which nobody
+    /// knows how many keys it has is drawn only where that is so of all. Where SCM has told of no group it is
+    /// the root.
     pub(crate) fn pick(&self, drawn: [u64; 2]) -> u64 {
         let all = self.known.lock().expect("no holder panics");
         let keys = |(number, group): (&u64, &Known)| (group.keys_bits, *number);
@@ -80,7 +81,7 @@ impl Groups {
         }
     }
 
-    /// All of which SCM has told.
+    /// The numbers of all groups of which SCM has told.
     pub(crate) fn all(&self) -> BTreeSet<u64> {
         self.known.lock().expect("no holder panics").keys().copied().collect()
     }
@@ -126,7 +127,7 @@ mod tests {
         let picked = [[0, 1], [2, 0], [1, 2], [2, 1], [0, 0]].map(|drawn| groups.pick(drawn));
         assert_eq!(picked, [1, 2, 1, 2, 0]);
 
-        // Nobody leads it for a moment: it has what it had.
+        // Group 1 has no leader for a moment: it counts with the keys that it had.
         groups.note(&[with(0, 20), OmGroupView { leader_om: 0, ..group(1, "a:1") }, with(2, 2)]);
         assert_eq!(groups.pick([1, 2]), 2);
     }
@@ -137,7 +138,7 @@ mod tests {
         let unknown = |number| OmGroupView { keys_bits: None, ..group(number, "a:1") };
         groups.note(&[group(0, "a:1"), unknown(1), OmGroupView { keys_bits: Some(30), ..group(2, "a:1") }]);
         assert_eq!([[0, 1], [1, 1], [2, 3], [3, 3]].map(|drawn| groups.pick(drawn)), [0, 2, 0, 2]);
-        // All are as good as each other.
+        // All groups are as good as each other.
         groups.note(&[unknown(0), unknown(1), unknown(2)]);
         assert_eq!([[0, 1], [1, 2], [5, 0]].map(|drawn| groups.pick(drawn)), [0, 1, 2]);
     }

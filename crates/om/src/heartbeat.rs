@@ -19,7 +19,7 @@ use types::{Backoff, Clock, NodeId};
 
 /// The pauses after a heartbeat that failed: the longest is as long as that between reports.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
-/// Changes that come together are told together.
+/// The time for which changes gather, to be told together.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Reports to SCM and does what it says, for as long as the OM runs.
@@ -32,22 +32,22 @@ pub(crate) struct Heartbeat {
     pub(crate) link: Link,
     pub(crate) groups: Arc<Groups>,
     pub(crate) word: Word,
-    /// All that was in the directory is open, as far as it can be.
+    /// Whether all that was in the directory is open, as far as it can be.
     pub(crate) has_opened: bool,
     /// The number that SCM has given this OM in this process's life.
     pub(crate) registered: Option<NodeId>,
 }
 
-/// How SCM took what it was told last.
+/// SCM's word on this OM: how it took what it was told last.
 #[derive(Clone)]
 pub(crate) struct Word(Arc<Mutex<Heard>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Heard {
     Well,
-    /// Nobody took it.
+    /// Nobody took the report, for this reason.
     Waits(String),
-    /// It is of another cluster than what is here.
+    /// SCM is of another cluster than what is here, by these words.
     Foreign(String),
 }
 
@@ -72,7 +72,7 @@ impl Word {
         }
     }
 
-    /// The reason why nothing here may be relied on.
+    /// The reason why nothing here may be relied on: SCM is of another cluster.
     pub(crate) fn check_cluster(&self) -> Result<(), String> {
         match self.now() {
             Heard::Foreign(why) => Err(why),
@@ -91,8 +91,8 @@ impl Word {
 }
 
 impl Heartbeat {
-    /// May be dropped anywhere: what SCM is told can be told again, and replicas come and go in steps that a
-    /// crash may divide too.
+    /// Reports until it is dropped, which may be anywhere: what SCM is told can be told again, and replicas
+    /// come and go in steps that a crash may divide too.
     pub(crate) async fn run(mut self) {
         let interval = self.options.heartbeat;
         let mut retry = RETRY;
@@ -141,7 +141,8 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// On return the directory belongs to SCM's cluster, durably, and what is on it runs.
+    /// Registers this OM with SCM. On return the directory belongs to SCM's cluster, durably, and what is on
+    /// it runs.
     async fn register(&mut self) -> Result<NodeId, Failure> {
         let stamp = self.disk.stamp();
         let request = RegisterOmRequest {
@@ -204,7 +205,7 @@ impl Heartbeat {
         }
         self.replicas.note(om, &told);
         self.groups.note(&told.om_groups);
-        // First what makes room for another replica of the same group.
+        // Replicas that are gone go first: they make room for others of the same groups.
         for name in &told.gone {
             self.replicas.gone(name).await;
         }

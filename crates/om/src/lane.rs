@@ -17,7 +17,8 @@ const UNDER_WAY_MAX: usize = 2;
 /// The limits of an entry: some hundred changes, and far below what a Raft command may have. A larger change goes
 /// alone.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
-/// Applying as many takes some milliseconds of a thread on which other tasks wait.
+/// The most commands of an entry: applying as many takes some milliseconds of a thread on which other tasks
+/// wait.
 const ENTRY_COMMANDS_MAX: usize = 256;
 /// The bytes of changes that wait or are under way, of all groups of an OM; more are told to come again.
 pub(crate) const WAITING_BYTES_MAX: usize = 64 << 20;
@@ -48,7 +49,8 @@ impl Lane {
         Lane { queue, room, task }
     }
 
-    /// Resolves when the command is applied. Whoever stops waiting takes it back at most while it is in the queue.
+    /// Puts a command into the log; resolves when it is applied. Whoever stops waiting takes it back at most
+    /// while it is in the queue.
     pub(crate) async fn apply(&self, command: OmCommand) -> Result<OmReply, Failure> {
         let entry = Bytes::from(OmEntry { commands: vec![command] }.encode_to_vec());
         let bytes = u32::try_from(entry.len()).unwrap_or(u32::MAX);
@@ -57,7 +59,7 @@ impl Lane {
         let (answer, answered) = oneshot::channel();
         let stopped = || Failure::new(Code::Unavailable, "this replica is being closed");
         self.queue.send(Queued { entry, answer, _room: room }).map_err(|_| stopped())?;
-        // The task ends with the group, and what it had proposed may be applied yet.
+        // The lane's task ends with the group, and what it had proposed may be applied yet.
         answered.await.unwrap_or_else(|_| Err(Failure::new(Code::OutcomeUnknown, "this replica was closed")))
     }
 }
@@ -83,7 +85,7 @@ async fn run(group: Group, addresses: AddressBook, mut waiting: mpsc::UnboundedR
 
 /// Proposes what has gathered, in the order in which it came, and answers.
 async fn propose(group: &Group, addresses: &AddressBook, gathered: Vec<Queued>) {
-    // Whoever has gone sends it again, or never will.
+    // A change whose sender has gone is left out: the sender sends it again, or never will.
     let mut rest = gathered.into_iter().filter(|queued| !queued.answer.is_closed()).peekable();
     while let Some(first) = rest.next() {
         let mut bytes = first.entry.len();
@@ -134,7 +136,7 @@ pub(crate) fn replies(reply: Bytes, count: usize) -> Result<Vec<OmReply>, Failur
     }
 }
 
-/// The commands of an entry. Entries of before have one each, which is all that they are.
+/// The commands of an entry. An entry of an earlier release is one bare command.
 pub(crate) fn commands(meta: Bytes) -> Result<Vec<OmCommand>, prost::DecodeError> {
     let commands = OmEntry::decode(meta.clone())?.commands;
     match commands.is_empty() {

@@ -30,9 +30,9 @@ impl Link {
         self.seeker.leads(address);
     }
 
-    /// Asks the members one after the other, until one answers for all. Another cluster's is the answer
-    /// only where nobody answers otherwise: one name of several may be stale. What the leader itself refuses
-    /// nobody else is asked.
+    /// Asks the members one after the other, until one answers for all. That a member is of another cluster
+    /// is the answer only where nobody answers otherwise: one name of several may be stale. What the leader
+    /// itself refuses nobody else is asked.
     pub(crate) async fn ask<A, F>(&self, call: impl Fn(Channel) -> F) -> Result<A, Failure>
     where
         F: Future<Output = Result<Response<A>, Status>>,

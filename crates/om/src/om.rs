@@ -31,7 +31,7 @@ use tokio::task::JoinHandle;
 use tonic::service::RoutesBuilder;
 use types::Clock;
 
-/// As long as an election of SCM's may take, and more.
+/// The time for one member of SCM to answer: as long as an election of SCM's may take, and more.
 const SCM_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A running OM: its replicas of groups of names, and what it tells SCM of them.
@@ -42,7 +42,7 @@ pub struct Om {
     replicas: Arc<Replicas>,
     word: Word,
     clock: Arc<dyn Clock>,
-    /// Run until the OM is shut down.
+    /// Tasks that run until the OM is shut down.
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -140,8 +140,8 @@ impl Om {
             backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
             counted: Arc::new(Counted::new(OPERATIONS)),
         };
-        // Before it belongs to a cluster there is nothing to open; and what there is could not say to others
-        // whose it is.
+        // Before the directory belongs to a cluster there is nothing to open; and what there is could not say
+        // to others whose it is.
         let has_opened =
             !disk.stamp().cluster.is_empty() && address::is_as_before(&*disk, &options.address).await?;
         if has_opened {
@@ -197,8 +197,8 @@ impl Om {
         routes.add_service(ClusterGuard::new(here).in_front_of(service));
     }
 
-    /// The reason why the OM cannot do its work now, if there is one. Having no replica is none, once SCM has
-    /// said so.
+    /// The reason why the OM cannot do its work now, if there is one. To have no replica is no such reason,
+    /// once SCM has said so.
     pub fn readiness(&self) -> Result<(), String> {
         self.word.check_cluster()?;
         if self.replicas.is_empty() {
@@ -237,7 +237,7 @@ impl Om {
     pub async fn shutdown(&self) {
         for task in self.tasks.lock().await.drain(..) {
             task.abort();
-            // What it had begun is done, or never will be.
+            // What the task had begun is done, or never will be.
             let _ = task.await;
         }
         self.replicas.shutdown().await;

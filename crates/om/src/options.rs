@@ -14,9 +14,10 @@ pub struct OmOptions {
     pub heartbeat: Duration,
     /// The time for which what was overwritten or deleted may still be read. Then it is given up.
     pub reclaim_after: Duration,
-    /// A container is compared with what all groups know of it once it has been closed for so long,
+    /// The time for which a container has been closed before it is compared with what all groups know of it.
     pub sweep_after: Duration,
-    /// and again after that. `None`: none is, unless an operator asks for it.
+    /// The time after which a container is compared again. `None`: none is compared, unless an operator asks
+    /// for it.
     pub sweep_every: Option<Duration>,
     /// Listings that run at the same time; more are refused as busy. Each holds a thread for about a
     /// millisecond per thousand entries and at most one page (10 MiB at the very worst) in memory.

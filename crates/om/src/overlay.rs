@@ -35,12 +35,12 @@ impl<'a> Overlay<'a> {
         self.undo.push((key, before));
     }
 
-    /// The current command took effect.
+    /// Keeps the changes of the current command, which took effect.
     pub(crate) fn keep_command(&mut self) {
         self.undo.clear();
     }
 
-    /// The current command was refused: its changes are undone.
+    /// Undoes the changes of the current command, which was refused.
     pub(crate) fn undo_command(&mut self) {
         while let Some((key, before)) = self.undo.pop() {
             match before {
@@ -58,7 +58,7 @@ impl<'a> Overlay<'a> {
         self.scan_after(prefix, b"")
     }
 
-    /// Those of them whose keys come after `after`.
+    /// Records whose keys start with `prefix` and come after `after`, in order.
     pub(crate) fn scan_after(
         &self,
         prefix: &[u8],
@@ -69,7 +69,7 @@ impl<'a> Overlay<'a> {
         if after >= prefix {
             from = [after, b"\0"].concat();
         }
-        // Nothing comes from behind the end on.
+        // A scan that would begin behind the end begins at the end, where nothing comes.
         from = end.iter().fold(from, |from, end| from.min(end.clone()));
         let mut options = ReadOptions::default();
         if let Some(end) = &end {

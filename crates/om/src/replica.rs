@@ -31,10 +31,11 @@ use types::{Clock, GroupId, NodeId, ReplicaId};
 /// The time after which an attempt to change the members is given up and begun again: what it has reached
 /// stays, and a member that is sent a snapshot goes on receiving it.
 const CHANGE_MAX: Duration = Duration::from_secs(30);
-/// Leadership moves within that, or stays.
+/// The time within which leadership moves, or stays.
 const HAND_OVER_MAX: Duration = Duration::from_secs(5);
 const HAND_OVER_PAUSE: Duration = Duration::from_secs(10);
-/// openraft tells what it has found in a log shortly after it has opened it.
+/// The time to wait for the members that a log names: openraft tells them shortly after it has opened the
+/// log.
 const MEMBERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A replica that is open. Its tasks end with it.
@@ -48,7 +49,7 @@ pub(crate) struct Replica {
     /// Set once the tables have said that the names are founded: since when, if they come from a backup, else 0. Names
     /// that are founded do not become otherwise.
     founded_by_tables: OnceLock<u64>,
-    /// SCM has said so, in this process's life.
+    /// Whether SCM has said that the names are founded, in this process's life.
     founded_by_scm: AtomicBool,
     clock: Arc<dyn Clock>,
     /// Notified when there is something new to tell SCM.
@@ -75,7 +76,7 @@ impl ReplicaPlaces {
         }
     }
 
-    /// 0: SCM has not said so.
+    /// The OM at which a replica is; 0: SCM has not said so.
     fn of(&self, group: GroupId, replica: ReplicaId) -> NodeId {
         self.by_replica.get(&(group, replica)).copied().unwrap_or_default()
     }
@@ -90,14 +91,14 @@ impl ReplicaPlaces {
 /// The work that a replica does beside what it is asked for.
 #[derive(Default)]
 struct Tasks {
-    /// Tells of changes of role, term or leader.
+    /// The task that tells of changes of role, term or leader.
     watcher: Option<JoinHandle<()>>,
     founding: Option<JoinHandle<()>>,
     change: Option<Change>,
     succession: Option<JoinHandle<()>>,
     /// The members that SCM wants, as it said last.
     wanted: BTreeSet<ReplicaId>,
-    /// The backup whose rows are to come, as it said last; empty: of none.
+    /// The backup whose rows are to come, as SCM said last; empty: none are.
     backup: Bytes,
     /// The reason why the last change of members did not come about.
     refused: String,
@@ -167,7 +168,7 @@ impl Replica {
         [tasks.watcher, tasks.founding, change, tasks.succession].into_iter().flatten().collect()
     }
 
-    /// Ends what it does beside what it is asked for. What was begun may be begun again.
+    /// Ends the replica's tasks. What they had begun may be begun again.
     pub(crate) async fn stop_tasks(&self) {
         for task in self.take_tasks() {
             task.abort();
@@ -186,13 +187,14 @@ impl Replica {
         Ok(self.founded_by_tables.get().is_some())
     }
 
-    /// Names that come from a backup are served when the tables say so, and not before.
+    /// Whether the group's names are founded, by its tables or by SCM's word. Names that come from a backup
+    /// are when the tables say so, and not before.
     fn is_founded(&self) -> anyhow::Result<bool> {
         let by_scm = || Ok(self.founded_by_scm.load(Ordering::Relaxed) && self.restoring()?.is_none());
         if self.is_founded_by_tables()? { Ok(true) } else { by_scm() }
     }
 
-    /// What has come of a backup, while nobody is served yet.
+    /// The note of what has come of a backup, while nobody is served yet.
     fn restoring(&self) -> anyhow::Result<Option<RestoredNames>> {
         Ok(restored(&*self.dbs.current())?.filter(|names| names.founded_ms == 0))
     }
@@ -223,7 +225,7 @@ impl Replica {
         let fresh = Fresh { random: 0, now_ms: self.clock.now_ms() };
         let command = ops::prepare::<RestoreRows>(RequestId(random().random()), None, request, fresh)?;
         let meta = OmEntry { commands: vec![command] }.encode_to_vec().into();
-        // Past the lane: with other commands in its entry it would be a request like others.
+        // The command goes past the lane: with other commands in its entry it would be a request like others.
         let done = self.group.apply(Command { meta, ..Command::default() }).await;
         let done = done.map_err(|error| error.into_failure(addresses))?;
         let reply = lane::replies(done.reply, 1)?.pop().unwrap_or_default();
@@ -234,14 +236,14 @@ impl Replica {
 
     /// Whether this replica answers for its group: it leads, and the group's names are founded.
     pub(crate) fn check_serves(&self, addresses: &AddressBook) -> Result<(), Failure> {
-        // What is known now is a moment newer.
+        // The group's own status is a moment newer than what it has published.
         if !self.leads() {
             self.check_leads(addresses)?;
         }
         self.check_founded()
     }
 
-    /// Whether it leads, as was published last, which costs next to nothing to know.
+    /// Whether this replica leads, as was published last, which costs next to nothing to know.
     pub(crate) fn leads(&self) -> bool {
         self.statuses.borrow().role == Role::Leader
     }
@@ -275,8 +277,8 @@ impl Replica {
         }
     }
 
-    /// The reason why the group serves nobody through this replica or another one, if it is known here. One that
-    /// is to join bears no loss yet: it has not got everything.
+    /// The reason why the group serves nobody through this replica or another one, if it is known here. A
+    /// replica that is to join makes up for no loss yet: it has not got everything.
     pub(crate) fn readiness(&self) -> Result<(), String> {
         self.group.readiness()?;
         if !self.group.members().is_voter(self.id()) {
@@ -306,8 +308,8 @@ impl Replica {
         }
     }
 
-    /// Whether founded names are led from here, by the group's own account: it votes, leads, and is heard. A
-    /// group that was begun here and founded elsewhere is led too, and has no names.
+    /// Whether founded names are led from here, by the group's own account: this replica votes, leads, and is
+    /// heard. A group that was begun here and founded elsewhere is led too, and has no names.
     pub(crate) fn leads_names(&self) -> bool {
         let leads = self.group.status().role == Role::Leader && self.group.hears_majority();
         leads && self.group.members().is_voter(self.id()) && self.is_founded_by_tables().unwrap_or(true)
@@ -319,7 +321,7 @@ impl Replica {
         let leader = self.group.heard_leader().map_or(ReplicaId(0), |leader| leader.replica);
         let place = |member: &Member| match member.node {
             _ if member.replica == self.id() => om,
-            // One of before 0013, which the log knows by no number.
+            // A member of before ADR 0013, which the log knows by no number.
             NodeId(0) => by_scm.of(self.group.id(), member.replica),
             node => NodeId(node.om_number()),
         };
@@ -437,7 +439,7 @@ impl Replica {
         self.succeed(|group| async move {
             warn!(group = %group.id(), "the disk is full: another member is to lead");
             group.hand_over(HAND_OVER_MAX).await;
-            // Theirs may be full too: nobody is asked again at once.
+            // The others' disks may be full too: no member is asked again at once.
             sleep(HAND_OVER_PAUSE).await;
         });
     }
@@ -502,14 +504,15 @@ impl Replica {
     }
 }
 
-/// Whether these, all of them voters, are the members, and no change is left half done.
+/// Whether `voters`, and nobody else, are the members, all of them with a vote, and no change is left half
+/// done.
 fn are(members: &Members, voters: &BTreeSet<ReplicaId>) -> bool {
     let all: BTreeSet<ReplicaId> = members.all.iter().map(|member| member.replica).collect();
     members.voter_sets.as_slice() == std::slice::from_ref(voters) && all == *voters
 }
 
-/// A member that the group has already stays as the group knows it: where its node is now, the address book
-/// says.
+/// The member that SCM wants, as it goes into the group. One that the group has already stays as the group
+/// knows it: where its node is now, the address book says.
 fn as_member(now: &Members, wanted: &OmMember) -> Member {
     let replica = ReplicaId(wanted.replica);
     let new = || Member { replica, node: NodeId::of_om(wanted.om), address: wanted.address.clone() };

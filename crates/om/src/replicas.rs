@@ -1,12 +1,12 @@
 //! The replicas of groups of names that this directory has: which are open, and how they come and go.
 //!
-//! All of it is done by one at a time: the start of the OM, then its heartbeat. Every step may be repeated, and
-//! a crash after any of them leaves what the next start goes on with:
+//! One task at a time brings them and removes them: the start of the OM, then its heartbeat. Every step may
+//! be repeated, and a crash after any of them leaves what the next start goes on with:
 //!
 //! * A replica that comes is written down (`replicas/<group>`), then its tables and its log are made.
-//! * One that goes is written down as being removed; its log and snapshots are deleted; it is written down as
-//!   removed, so that its id is never used again here; its tables are deleted. From the first step on it is
-//!   not opened any more.
+//! * A replica that goes is written down as being removed; its log and snapshots are deleted; it is written
+//!   down as removed, so that its id is never used again here; its tables are deleted. From the first step on
+//!   it is not opened any more.
 
 use crate::lane::Lane;
 use crate::options::OmOptions;
@@ -29,13 +29,13 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 use types::{Clock, GroupId, NodeId, OwnerId, ReplicaId};
 
-/// One that could not be opened is tried again after this, when SCM wants it.
+/// The time after which a replica that could not be opened is tried again, when SCM wants it.
 const OPEN_AGAIN: Duration = Duration::from_secs(10);
-/// Longer than a process lives.
+/// A time that is longer than a process lives.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The directory of the groups' logs.
 const LOGS: &str = "groups";
-/// Of a report's reason: four bytes each stay below what SCM takes.
+/// The most characters of a report's reason: four bytes each stay below what SCM takes.
 const WHY_CHARS_MAX: usize = 1000;
 /// The time for which readers may go on with tables that are to be deleted.
 const READ_ON_MAX: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ pub(crate) struct Means {
     pub(crate) host: RaftHost,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Of what waits to be changed, in bytes.
+    /// The room for changes that wait or are under way, in bytes.
     pub(crate) room: Arc<Semaphore>,
 }
 
@@ -67,9 +67,10 @@ pub(crate) struct Replicas {
 /// SCM's last answer, as far as it tells whether this OM is as it should be.
 #[derive(Default)]
 struct Told {
-    /// The groups in which it is to have a replica.
+    /// The groups in which this OM is to have a replica.
     groups: BTreeSet<GroupId>,
-    /// The reason why it is of no use where it has none.
+    /// The reason, as SCM says, why there are names that nobody serves though this OM stands by; empty: there
+    /// are none.
     idle: String,
 }
 
@@ -77,8 +78,8 @@ struct Told {
 #[derive(Clone)]
 enum Slot {
     Open(Arc<Replica>),
-    /// It is on the disk, at least in part, and does not run. 0: nothing says which replica it is.
-    /// Before `again_at` it is not tried again.
+    /// The replica is on the disk, at least in part, or could not be begun, and does not run. `replica` 0:
+    /// nothing says which it is. Before `again_at` it is not tried again.
     Closed {
         replica: ReplicaId,
         why: String,
@@ -119,7 +120,7 @@ impl Replicas {
         }
     }
 
-    /// Those that run, in the order of their groups.
+    /// The replicas that run, in the order of their groups.
     pub(crate) fn open(&self) -> Vec<Arc<Replica>> {
         let slots = self.slots.read().expect("no holder panics");
         let open = slots.values().filter_map(|slot| match slot {
@@ -163,8 +164,8 @@ impl Replicas {
         }
     }
 
-    /// The reason why this OM is not what SCM wants it to be: every group that it is to be in runs here, votes, and
-    /// is led by somebody who is heard. One that stands by is well where nothing waits for it.
+    /// The reason why this OM is not what SCM wants it to be: every group that it is to be in runs here,
+    /// votes, and is led by somebody who is heard. An OM that stands by is well where nothing waits for it.
     pub(crate) fn readiness(&self) -> Result<(), String> {
         let slots = self.slots.read().expect("no holder panics");
         let told = self.told.lock().expect("no holder panics");
@@ -187,7 +188,7 @@ impl Replicas {
         self.slots.read().expect("no holder panics").is_empty()
     }
 
-    /// All that is here, as SCM is told of it by the OM with this number.
+    /// The replicas that are here, as SCM is told of them by the OM with this number.
     pub(crate) fn reports(&self, om: NodeId) -> Vec<OmReplicaReport> {
         let slots = self.slots.read().expect("no holder panics").clone();
         let places = self.places.lock().expect("no holder panics");
@@ -231,7 +232,8 @@ impl Replicas {
         Ok(())
     }
 
-    /// A group's log of which nothing says whose it is: names may be in it, and nobody begins others beside them.
+    /// Closes the groups whose log is here and of which nothing says which replica it is: names may be in the
+    /// log, and nobody begins others beside them.
     async fn note_nameless_logs(&self, known: &[GroupId]) -> anyhow::Result<()> {
         let names = self.disk().list(LOGS).await.context("list logs")?;
         let logs = names.iter().filter_map(|name| name.parse::<GroupId>().ok());
@@ -251,7 +253,7 @@ impl Replicas {
             return self.delete(group).await;
         }
         if here.stage == ReplicaStage::Creating && here.was_member && !self.has_log(group).await? {
-            // Nothing is begun, and how it is to begin SCM says.
+            // Nothing of the group is begun, and SCM says how it is to begin.
             let why = format!("replica {} of {group} is to begin, and waits for SCM", here.replica);
             self.set_closed(group, here.replica, why, Instant::now());
             return Ok(());
@@ -274,8 +276,8 @@ impl Replicas {
         Ok(state.last.max(state.purged).is_some())
     }
 
-    /// The start of one that was at work: one that was a member need not wait to stand for election. What the
-    /// members are its log says.
+    /// The start of a replica that was at work before: one that was a member need not wait to stand for
+    /// election. Which members there are its log says.
     fn start_again(&self, here: ReplicaRecord) -> GroupStart {
         let address = self.means.options.address.clone();
         match here.was_member {
@@ -303,7 +305,7 @@ impl Replicas {
         };
         host.announce(&spec, space, &log_spec(group)).await?;
         let (dbs, followed) = (tables.open(group).await?, Followed::default());
-        // Blocks, as opening them did.
+        // This blocks the thread, as opening the tables did.
         let machine = upgrade(&dbs.current())
             .and_then(|()| OmStateMachine::open(dbs.clone(), followed.clone()))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
@@ -333,7 +335,7 @@ impl Replicas {
         let mine = told.members.iter().find(|member| member.om == om.0).map(|mine| ReplicaId(mine.replica));
         match (self.slot(group), mine) {
             (Some(Slot::Open(replica)), _) => {
-                // One that leads, and was taken out, is to change the members.
+                // A replica that leads, and was taken out, is to change the members.
                 match mine.filter(|mine| *mine != replica.id()) {
                     Some(mine) => {
                         let here = replica.id();
@@ -413,8 +415,8 @@ impl Replicas {
         self.open_replica(group, replica, start).await
     }
 
-    /// Removes a replica without which its group has gone on. One that is not here, or not any more, is none
-    /// to remove.
+    /// Removes a replica without which its group has gone on. A replica that is not here, or not any more,
+    /// need not be removed.
     pub(crate) async fn gone(&self, name: &OmReplicaName) {
         let Some(group) = group_id(name.group) else { return };
         if let Err(failure) = self.remove(group, ReplicaId(name.replica)).await {
@@ -427,12 +429,12 @@ impl Replicas {
             .await
             .context("read which replica is here")?;
         let slot = self.slot(group);
-        // Once it is removed its tables may still be to be deleted.
+        // The tables of a removed replica may still be there, to be deleted.
         let is_here = |record: ReplicaRecord| {
             record.replica == replica && (record.stage != ReplicaStage::Removed || slot.is_some())
         };
         if !record.is_some_and(is_here) {
-            // One that could not be begun has left nothing but that word.
+            // A replica that could not be begun has left nothing but the word in its slot.
             if matches!(slot, Some(Slot::Closed { replica: closed, .. }) if closed == replica) {
                 self.vacate(group);
             }
@@ -503,12 +505,12 @@ async fn until_unread(group: GroupId, replica: Arc<Replica>) {
     }
 }
 
-/// The reason as SCM takes it: it refuses a report with a longer one.
+/// Cuts a reason to what SCM takes: it refuses a report with a longer one.
 pub(crate) fn why_told(why: &str) -> String {
     why.chars().take(WHY_CHARS_MAX).collect()
 }
 
-/// `None`: no group has such a number.
+/// The id of the group of names with this number; `None`: no group has such a number.
 fn group_id(number: u64) -> Option<GroupId> {
     (number >> 56 == 0).then(|| GroupId::om(number))
 }

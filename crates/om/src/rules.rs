@@ -10,13 +10,13 @@ pub(crate) const KEY_BYTES_MAX: usize = 1024;
 pub(crate) const USER_METADATA_BYTES_MAX: usize = 2 * 1024;
 pub(crate) const ATTRIBUTES_BYTES_MAX: usize = 8 * 1024;
 const ETAG_BYTES_MAX: usize = 256;
-/// Entries of a page, for every list.
+/// The most entries of a page, for every list.
 pub(crate) const PAGE_ENTRIES_MAX: u32 = 1000;
 pub(crate) const PARTS_MAX: u32 = 10_000;
-/// All parts of an upload but the last have at least this much.
+/// The fewest bytes of a part of an upload, unless it is the last.
 pub(crate) const PART_BYTES_MIN: u64 = 5 * 1024 * 1024;
-/// A command stands whole in the log and in memory. 10 000 parts are half a megabyte, 20 000 pieces (5 TiB in
-/// blocks of 256 MiB) less than one.
+/// The most bytes of a command, which stands whole in the log and in memory. 10 000 parts are half a
+/// megabyte, 20 000 pieces (5 TiB in blocks of 256 MiB) less than one.
 pub(crate) const COMMAND_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Refuses a volume that cannot be there.
@@ -111,7 +111,7 @@ pub(crate) fn check_attributes(attributes: Option<&KeyAttributes>) -> Result<(),
     Ok(())
 }
 
-/// The pieces of a key or part name blocks and add up to its size.
+/// Checks that the pieces of a key or part name blocks and add up to its size.
 pub(crate) fn check_pieces(pieces: &[BlockPiece], size: u64) -> Result<(), Failure> {
     let mut sum: u64 = 0;
     for piece in pieces {
@@ -134,7 +134,7 @@ pub(crate) fn check_etag(etag: &str) -> Result<(), Failure> {
     if fits { Ok(()) } else { Err(Failure::invalid(format!("`{etag}` is no etag without its quotes"))) }
 }
 
-/// The etag of a part: its MD5 in hexadecimal, because the whole object's etag is computed from those.
+/// Reads the etag of a part: its MD5 in hexadecimal, because the whole object's etag is computed from those.
 pub(crate) fn part_md5(etag: &str) -> Result<[u8; 16], Failure> {
     let digits = etag.len() == 32 && etag.bytes().all(|byte| byte.is_ascii_hexdigit());
     let parsed = u128::from_str_radix(etag, 16).ok().filter(|_| digits);
@@ -143,7 +143,7 @@ pub(crate) fn part_md5(etag: &str) -> Result<[u8; 16], Failure> {
     Ok(parsed.to_be_bytes())
 }
 
-/// A request that sets no limit gets whole pages.
+/// The most entries of the page that answers a request: one that sets no limit gets whole pages.
 pub(crate) fn page_limit(limit: u32) -> usize {
     let limit = if limit == 0 { PAGE_ENTRIES_MAX } else { limit.min(PAGE_ENTRIES_MAX) };
     limit as usize

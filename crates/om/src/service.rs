@@ -30,17 +30,19 @@ use tracing::error;
 use types::random::random;
 use types::{Clock, GroupId};
 
-/// Changes that one call may bring: as many as go into one entry of the log.
+/// The most changes that one call may bring: as many as go into one entry of the log.
 const CHANGES_MAX: usize = 256;
-/// Keys that one call may look up.
+/// The most keys that one call may look up.
 const LOOKUPS_MAX: usize = 64;
-/// Keys that are read while other tasks of the thread wait: a millisecond, when a disk must be asked for each.
+/// The number of keys that are read while other tasks of the thread wait: a millisecond, when a disk must be
+/// asked for each.
 const READ_IN_A_ROW: usize = 8;
 /// The bytes after which an answer is full: the largest key has 4 MiB, and goes in.
 const LOOKED_UP_BYTES_MAX: usize = 4 << 20;
 
 /// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables
-/// are current. What may be read of any member another one answers too, once it has applied what the leader names.
+/// are current. Where the caller takes any member's answer, another member answers too, once it has applied
+/// what the leader names.
 #[derive(Clone)]
 pub(crate) struct OmService {
     pub(crate) replicas: Arc<Replicas>,
@@ -61,7 +63,7 @@ pub(crate) struct OmService {
 
 /// A group by its number.
 fn group_id(group: u64) -> Result<GroupId, Failure> {
-    // No group has a larger one.
+    // No group has a larger number.
     if group >> 56 == 0 { Ok(GroupId::om(group)) } else { Err(Failure::invalid("no such group")) }
 }
 
@@ -83,7 +85,7 @@ impl OmService {
         Ok(OmReplies { replies: replies.into_iter().map(OmReply::from).collect() })
     }
 
-    /// One of a call's changes, which began with the call.
+    /// Carries out one of a call's changes, which began with the call.
     async fn change<O>(
         &self,
         begun: Instant,
@@ -236,7 +238,7 @@ impl OmService {
     async fn look_up(&self, db: &Arc<Db>, lookup: &Lookup) -> Result<Key, Failure> {
         let place = place_of(lookup.place)?.map(InGroup::from);
         match queries::lookup_key(&InMemory(db), place, lookup) {
-            // Whatever is wrong comes up again there.
+            // Whatever is wrong comes up again on the thread that may wait.
             Err(Refusal::Broken(_)) => {}
             found => {
                 self.counted.lookups.in_place.count();
@@ -345,7 +347,7 @@ impl OmService {
         request: Request<ListKnownBlocksRequest>,
     ) -> Result<ListKnownBlocksResponse, Failure> {
         let request = request.into_inner();
-        // What goes by this answer is gone, also if a clock was wrong: no lease is relied on.
+        // Blocks that go by this answer are gone, also if a clock was wrong: no lease is relied on.
         let replica = self.serving(request.group)?;
         let tables = self.applied(&replica, ReadPolicy::Index).await?;
         self.scan_of(tables, move |tables| queries::known_blocks(tables, &request)).await
@@ -421,7 +423,7 @@ impl OmService {
         Ok(BringFencesResponse {})
     }
 
-    /// All that a group has now, or later.
+    /// Sends all that a group has now, or later.
     async fn back_up_group(
         &self,
         group: u64,

@@ -26,19 +26,20 @@ pub(crate) struct OmStateMachine {
     remembered: (Weak<Db>, Remembered),
 }
 
-/// What others are told of the tables as they change.
+/// The observers of the tables, which are told of changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followed {
     /// The usage of each bucket.
     pub(crate) usage: Arc<Usage>,
-    /// The number of commands that were applied at a time.
+    /// Counts of the commands that are applied, write by write.
     pub(crate) batches: Arc<Batches>,
     /// The rows that change of buckets that are sent to other groups.
     pub(crate) taps: Arc<Taps>,
 }
 
 impl OmStateMachine {
-    /// Over the tables that are current, of which it reads what they remember.
+    /// Opens the state machine over the current tables, and reads the usage of buckets and the requests that
+    /// they remember.
     pub(crate) fn open(dbs: Arc<dyn GroupDb>, followed: Followed) -> anyhow::Result<OmStateMachine> {
         let db = dbs.current();
         followed.usage.read(&db)?;
@@ -46,7 +47,8 @@ impl OmStateMachine {
         Ok(OmStateMachine { dbs, followed, remembered })
     }
 
-    /// Read anew where these are other tables, as after a snapshot was installed.
+    /// The requests that these tables remember: read anew where they are others than before, as after a
+    /// snapshot was installed.
     fn remembered_of(&mut self, db: &Arc<Db>) -> anyhow::Result<&mut Remembered> {
         if self.remembered.0.as_ptr() != Arc::as_ptr(db) {
             self.remembered = (Arc::downgrade(db), Remembered::read(db)?);
@@ -65,13 +67,15 @@ impl StateMachine for OmStateMachine {
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
         let (db, followed) = (self.dbs.current(), self.followed.clone());
         let (replies, buckets) = apply(&db, self.remembered_of(&db)?, batch, &applied, &followed)
-            // What was noted meanwhile is in no table, if anybody tries it again.
+            // The requests that were noted meanwhile are in no table, if anybody tries again: they are read
+            // anew.
             .inspect_err(|_| self.remembered = Default::default())?;
         followed.usage.follow(&db, buckets)?;
         Ok(replies)
     }
 
-    /// Buckets of lost numbers are in other groups, and clients know their places: no number is given out again.
+    /// Writes what a forced reset changes. Buckets of lost numbers are in other groups, and clients know
+    /// their places: no number is given out again.
     fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
         let db = self.dbs.current();
         let mut batch = rocksdb::WriteBatch::default();
@@ -98,7 +102,7 @@ pub(crate) fn reset_rows(db: &Db) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(changed)
 }
 
-/// The answers, and what changed in the rows of buckets.
+/// Applies a batch; returns the answers, and what changed in the rows of buckets.
 fn apply(
     db: &Db,
     remembered: &mut Remembered,
@@ -110,7 +114,7 @@ fn apply(
     let mut overlay = Overlay::new(db);
     let mut replies = Vec::with_capacity(batch.len());
     for committed in batch {
-        // What is filed by entry is filed behind all that came with a backup.
+        // Records that are filed by entry go behind all that came with a backup.
         let entries_before = restored(&overlay)?.map_or(0, |restored| restored.entries);
         let index = entries_before + committed.id.index.0;
         let merged = lane::commands(committed.meta).with_context(|| format!("decode entry {index}"))?;
@@ -127,7 +131,7 @@ fn apply(
     let rows = batch.len();
     batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
     Db::put_applied(&mut batch, APPLIED_KEY, applied);
-    // For metrics alone: what is applied does not depend on it.
+    // The clock is for metrics alone: what is applied does not depend on it.
     let begun = Instant::now();
     db.write(batch).context("write applied commands")?;
     taps.note(tapped);
@@ -367,7 +371,7 @@ mod tests {
         let log = one_by_one(&commands);
         let broken = [&log[..], &[committed(3, Vec::new())]].concat();
         machine.apply(broken, applied(3)).unwrap_err();
-        // Shorter, so that what the first try noted of the last command would be seen.
+        // The second try is shorter, so that what the first noted of the last command would be seen.
         let replies = machine.apply(log[..2].to_vec(), applied(1)).unwrap();
         let done = replies.into_iter().flat_map(|reply| OmReplies::decode(reply).unwrap().replies);
         assert!(done.into_iter().all(|reply| !matches!(reply.result, Some(om_reply::Result::Error(_)))));
@@ -462,7 +466,7 @@ mod tests {
         assert_eq!((value("entry_commands_count"), value("entry_commands_sum")), (2.0, 3.0));
         assert_eq!((value("batch_commands_count"), value("batch_commands_sum")), (2.0, 3.0));
         assert_eq!((value("batch_rows_count"), value("batch_write_seconds_count")), (2.0, 2.0));
-        // Each key has a row, and each request is remembered in one.
+        // Each key has a row, and each request is remembered in a row.
         assert!(value("batch_rows_sum") >= 5.0 && value("batch_write_seconds_sum") > 0.0, "{text}");
     }
 

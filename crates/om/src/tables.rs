@@ -49,34 +49,34 @@ pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const FOUNDED_KEY: &[u8] = b"g";
 pub(crate) const UNUSED_TOTALS_KEY: &[u8] = b"h";
 pub(crate) const FENCES_KEY: &[u8] = b"M";
-/// The prefix of how far groups were when the root heard of them last.
+/// The prefix of the rows that say how far groups were when the root heard of them last.
 pub(crate) const SEEN_PREFIX: &[u8] = b"N";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 pub(crate) const RESTORED_KEY: &[u8] = b"j";
 pub(crate) const RUNS_KEY: &[u8] = b"z";
 
-/// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
-/// refusals nor what a request was; both were in no release.
+/// The format of the tables that this release writes. Persisted. Format 1 remembered only some requests and
+/// pieces without their nonces, format 2 neither refusals nor what a request was; both were in no release.
 pub const FORMAT: u32 = 9;
-/// Persisted: the format of before, which has no fences.
+/// Persisted: format 8, which has no fences.
 #[cfg(test)]
 pub(crate) const FORMAT_UNFENCED: u32 = 8;
-/// Persisted: the one before that, which does not say what names a block.
+/// Persisted: format 7, which does not say what names a block.
 pub(crate) const FORMAT_UNNAMED: u32 = 7;
-/// Persisted: the one before that, in which what is remembered of requests does not say which buckets they were about.
+/// Persisted: format 6, in which what is remembered of requests does not say which buckets they were about.
 #[cfg(test)]
 pub(crate) const FORMAT_UNNUMBERED: u32 = 6;
-/// Persisted: the one before that, in which a bucket's one row had its name and what is in it.
+/// Persisted: format 5, in which a bucket's one row had its name and what is in it.
 pub(crate) const FORMAT_BY_NAME: u32 = 5;
-/// Persisted: the one before that, which has two rows for each request that is remembered.
+/// Persisted: format 4, which has two rows for each request that is remembered.
 pub(crate) const FORMAT_BY_REQUEST: u32 = 4;
-/// Persisted: the one before that, whose buckets do not say how much is in them either.
+/// Persisted: format 3, whose buckets do not say how much is in them.
 pub(crate) const FORMAT_UNCOUNTED: u32 = 3;
 
-/// The prefix of what is remembered of requests.
+/// The prefix of the rows that remember requests.
 pub(crate) const REMEMBERED_PREFIX: &[u8] = b"s";
-/// Up to [`FORMAT_BY_REQUEST`]: the prefix of answers by request id.
+/// The prefix of answers by request id, up to [`FORMAT_BY_REQUEST`].
 pub(crate) const ANSWERS_PREFIX_V4: &[u8] = b"r";
 
 /// The prefix of containers of which no further block is taken.
@@ -97,21 +97,21 @@ pub(crate) const UNSETTLED_PREFIX: &[u8] = b"o";
 pub(crate) const SENDING_PREFIX: &[u8] = b"v";
 /// The prefix of the rows of buckets of which only what is to be deleted is here.
 pub(crate) const LEFT_PREFIX: &[u8] = b"y";
-/// The tables of what is in a bucket, in order. Their rows go along when it moves.
+/// The tables of what is in a bucket, in order. Their rows go along when the bucket moves.
 pub(crate) const CONTENTS: [&[u8]; 3] = [b"k", b"p", b"u"];
 
 /// The tables of one row, and those of remembered requests, which are of one group's log alone: no backup has them.
 pub(crate) const OF_THIS_LOG: [&[u8]; 6] =
     [APPLIED_KEY, FORMAT_KEY, FOUNDED_KEY, RESTORED_KEY, QUEUE_KEY, REMEMBERED_PREFIX];
 
-/// More buckets and attempts to move them than anybody can have made, and more runs than anybody can have begun, without
-/// the knowledge of tables that were reset, or restored.
+/// The numbers that are skipped: more buckets and attempts to move them than anybody can have made, and more
+/// runs than anybody can have begun, without the knowledge of tables that were reset, or restored.
 pub(crate) const NUMBERS_SKIPPED: u64 = 1_000_000;
 
 /// The group that knows where each bucket is.
 pub(crate) const ROOT: u64 = 0;
 
-/// Upload ids are 128 random bits in hexadecimal.
+/// The length of an upload's id: 128 random bits in hexadecimal.
 pub(crate) const UPLOAD_ID_BYTES: usize = 32;
 
 /// Tables to read: those on disk, or those a batch of commands is changing.
@@ -149,9 +149,9 @@ pub(crate) fn decode<M: Message + Default>(key: &[u8], value: &[u8]) -> anyhow::
 /// The reason why a command or query has no answer.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// It cannot be carried out, and its sender should know why.
+    /// The request cannot be carried out, and its sender should know why.
     Failure(Failure),
-    /// It cannot be carried out at the moment, or here. The same request may be another time, or elsewhere.
+    /// The request cannot be carried out at the moment, or here; it may be another time, or elsewhere.
     Passing(Failure),
     /// The tables cannot be read: a broken disk or a bug.
     Broken(anyhow::Error),
@@ -206,7 +206,7 @@ pub(crate) fn volume_key(volume: &str) -> Vec<u8> {
     [VOLUMES_PREFIX, volume.as_bytes()].concat()
 }
 
-/// The volume, or that there is none.
+/// The volume, or the refusal that there is none.
 pub(crate) fn volume_existing(tables: &impl Read, volume: &str) -> Result<Volume, Refusal> {
     check_volume(volume)?;
     if volume == VOLUME {
@@ -219,7 +219,7 @@ pub(crate) fn record_key(bucket: BucketNumber) -> Vec<u8> {
     [BUCKETS_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
 }
 
-/// Of a bucket that is never held again, or not by the epochs of before.
+/// The key of the row of a bucket that this group never holds again, or not by the epochs of before.
 pub(crate) fn let_go_key(bucket: BucketNumber) -> Vec<u8> {
     [b"t", &bucket.0.to_be_bytes()[..]].concat()
 }
@@ -234,7 +234,7 @@ pub(crate) fn let_go(tables: &impl Read, bucket: BucketNumber) -> anyhow::Result
     Ok(Some(u64::from_le_bytes(epoch)))
 }
 
-/// The key and value that say so up to `epoch`, beside what they say already.
+/// The row by which this group never holds a bucket up to `epoch`, beside what it says already.
 pub(crate) fn letting_go(
     tables: &impl Read,
     bucket: BucketNumber,
@@ -255,7 +255,7 @@ pub(crate) fn sending_key(bucket: BucketNumber) -> Vec<u8> {
     [SENDING_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
 }
 
-/// The entry since which what is left of a bucket's rows is to be deleted; `None`: it is not.
+/// The entry since which what is left of a bucket's rows is to be deleted; `None`: nothing is left to delete.
 pub(crate) fn left_since(tables: &impl Read, bucket: BucketNumber) -> anyhow::Result<Option<u64>> {
     let Some(value) = tables.get(&left_key(bucket))? else { return Ok(None) };
     let since = value.as_slice().try_into().context("a log index has 8 bytes")?;
@@ -300,7 +300,8 @@ pub(crate) fn uploads_with_prefix(bucket: BucketNumber, prefix: &[u8]) -> Vec<u8
     out
 }
 
-/// Uploads sort by key, then by upload id: zero bytes in a key become `00 ff`, and the key ends with `00 01`.
+/// The key of an upload's row. Uploads sort by key, then by upload id: zero bytes in a key become `00 ff`,
+/// and the key ends with `00 01`.
 pub(crate) fn upload_key(bucket: BucketNumber, key: &[u8], upload: &str) -> Vec<u8> {
     let mut out = uploads_with_prefix(bucket, key);
     out.extend_from_slice(&[0, 1]);
@@ -344,8 +345,8 @@ pub(crate) fn fences(tables: &impl Read) -> anyhow::Result<Fences> {
     Ok(tables.message(FENCES_KEY)?.unwrap_or_default())
 }
 
-/// The row of a group that was reset, or restored: others may have seen fences in it that it has not. In the root no number
-/// of fences and moves is one that was drawn without the knowledge of these tables.
+/// The row of fences after a group was reset, or restored: others may have seen fences in it that it has not.
+/// In the root no number of fences and moves is one that was drawn without the knowledge of these tables.
 pub(crate) fn doubt_fences(tables: &impl Read) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
     let before = fences(tables)?;
     let is_root = tables.get(NEXT_BUCKET_KEY)?.is_some();
@@ -358,7 +359,7 @@ pub(crate) fn seen_key(group: u64) -> Vec<u8> {
     [SEEN_PREFIX, &group.to_be_bytes()[..]].concat()
 }
 
-/// How far a group was when the root heard of it last; `None`: it never did.
+/// How far a group was when the root heard of it last; `None`: the root never did.
 pub(crate) fn seen(tables: &impl Read, group: u64) -> anyhow::Result<Option<GroupSeen>> {
     tables.message(&seen_key(group))
 }
@@ -387,7 +388,8 @@ pub(crate) fn next_bucket(tables: &impl Read) -> anyhow::Result<Option<u64>> {
     Ok(Some(u64::from_le_bytes(next)))
 }
 
-/// The bucket's entry in the root, or that there is no such bucket. One that is being made is none yet.
+/// The bucket's entry in the root, or the refusal that there is no such bucket. One that is being made is
+/// none yet.
 pub(crate) fn bucket_entry(tables: &impl Read, volume: &str, bucket: &str) -> Result<BucketEntry, Refusal> {
     check_volume(volume)?;
     let entry: Option<BucketEntry> = tables.message(&bucket_key(volume, bucket))?;
@@ -401,7 +403,7 @@ pub(crate) fn bucket_entry(tables: &impl Read, volume: &str, bucket: &str) -> Re
     }
 }
 
-/// The bucket, or that it is not in this group.
+/// The bucket's record, or the refusal that it is not in this group.
 pub(crate) fn bucket_record(tables: &impl Read, named: BucketNamed<'_>) -> Result<BucketRecord, Refusal> {
     let place = match named.place {
         Some(place) => place,
@@ -427,7 +429,7 @@ pub(crate) fn bucket_number(tables: &impl Read, named: BucketNamed<'_>) -> Resul
     Ok(BucketNumber(bucket_record(tables, named)?.id))
 }
 
-/// The upload in progress, or that there is none.
+/// The upload in progress, or the refusal that there is none.
 pub(crate) fn upload_existing(
     tables: &impl Read,
     bucket: BucketNumber,
@@ -453,7 +455,7 @@ pub(crate) fn is_founded(tables: &impl Read) -> anyhow::Result<bool> {
     Ok(tables.get(FOUNDED_KEY)?.is_some() || tables.get(QUEUE_KEY)?.is_some())
 }
 
-/// The backup that these names come from, if they are no longer, or not only, what was made here.
+/// The backup that these names come from, and how far it has come; `None`: all of them were made here.
 pub(crate) fn restored(tables: &impl Read) -> anyhow::Result<Option<RestoredNames>> {
     tables.message(RESTORED_KEY)
 }

@@ -5,7 +5,7 @@ use crate::tables::{BucketNumber, contents};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-/// What is followed of a group's tables.
+/// The taps of a group's tables, by bucket.
 #[derive(Debug, Default)]
 pub(crate) struct Taps {
     by_bucket: Mutex<BTreeMap<u64, Arc<Tap>>>,
@@ -17,8 +17,8 @@ pub(crate) struct Tap {
     seen: Mutex<Seen>,
 }
 
-/// Rows of a bucket that have changed and are yet to be sent again, some hundred bytes each; above it the bucket changes
-/// faster than it is sent.
+/// The most rows of a bucket that have changed and are yet to be sent again, some hundred bytes each; with
+/// more the bucket changes faster than it is sent.
 pub(crate) const CHANGED_MAX: usize = 200_000;
 
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Seen {
     }
 }
 
-/// A tap that is open. It is closed when this is dropped.
+/// A tap that is open until this is dropped.
 pub(crate) struct OpenTap {
     taps: Arc<Taps>,
     number: BucketNumber,
@@ -51,8 +51,8 @@ pub(crate) struct OpenTap {
 }
 
 impl Taps {
-    /// Follows a bucket: it sees all that is applied of commands that are proposed from here on. A tap that was open
-    /// before sees nothing more.
+    /// Follows a bucket: the tap sees all that is applied of commands that are proposed from here on. A tap
+    /// that was open before sees nothing more.
     pub(crate) fn open(self: &Arc<Taps>, number: BucketNumber) -> OpenTap {
         let tap = Arc::<Tap>::default();
         self.by_bucket.lock().expect("no holder panics").insert(number.0, tap.clone());
@@ -70,14 +70,14 @@ impl Taps {
         taps.into_iter().map(|(number, tap)| (tap, of_bucket(number))).collect()
     }
 
-    /// They have changed.
+    /// Notes in the taps that these rows have changed.
     pub(crate) fn note(&self, changed: Vec<(Arc<Tap>, Vec<Vec<u8>>)>) {
         for (tap, rows) in changed {
             tap.seen.lock().expect("no holder panics").note(rows);
         }
     }
 
-    /// The tables are others from here on.
+    /// Breaks all taps: the tables are others from here on.
     pub(crate) fn break_all(&self) {
         for tap in self.by_bucket.lock().expect("no holder panics").values() {
             tap.seen.lock().expect("no holder panics").break_off("a snapshot was installed meanwhile");
@@ -86,7 +86,8 @@ impl Taps {
 }
 
 impl OpenTap {
-    /// What was seen since this was asked last. A row that is read after that is no older than its change.
+    /// Takes what was seen since this was called last. A row that is read after that is no older than its
+    /// change.
     pub(crate) fn take(&self) -> Seen {
         std::mem::take(&mut *self.tap.seen.lock().expect("no holder panics"))
     }

@@ -1,5 +1,5 @@
-//! Tables of the format before become those of this one before their group is opened, and before a snapshot
-//! of them counts: what is applied afterwards finds no others.
+//! Tables of earlier formats are brought to this one before their group is opened, and before a snapshot of
+//! them counts: what is applied afterwards finds no others.
 //!
 //! That names are founded ([`crate::tables::is_founded`]) is no matter of formats: what members have must not
 //! depend on whether they opened old tables or were sent the log, so nothing is written for it here. Tables
@@ -43,7 +43,8 @@ pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
     }
     if before <= FORMAT_UNNAMED {
         name_blocks(db)?;
-        // Without anything there is no record: who applies the rest of the old log to new tables has none either.
+        // Where nothing is filed there is no record: who applies the rest of the old log to new tables has
+        // none either.
         match count_filed(db)? {
             nothing if nothing == UnusedTotals::default() => batch.delete(UNUSED_TOTALS_KEY),
             filed => batch.put(UNUSED_TOTALS_KEY, filed.encode_to_vec()),
@@ -99,7 +100,7 @@ fn join_requests(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rows in one write of [`name_blocks`]: some MiB of memory.
+/// The most rows in one write of [`name_blocks`]: some MiB of memory.
 const NAMED_AT_ONCE: usize = 10_000;
 
 /// Says what names each block, which for millions of keys takes some seconds. A crash leaves a part, which the next try
@@ -130,7 +131,7 @@ fn name_blocks(db: &Db) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How much is filed, from all that is.
+/// The totals of what is filed, counted from all that is.
 pub(crate) fn count_filed(db: &Db) -> anyhow::Result<UnusedTotals> {
     let mut filed = Filed::default();
     for row in rows(db, DELETED_PREFIX) {
@@ -161,7 +162,8 @@ impl Snapshots for Upgrading {
         self.0.check(dir)
     }
 
-    /// A crash before the end is one before the next opening, which upgrades too.
+    /// Installs a snapshot, and upgrades its tables. After a crash before the end the next opening upgrades
+    /// them.
     fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
         let (installed, dbs) = (self.0.install(dir), self.0.clone());
         async move {
@@ -186,12 +188,12 @@ pub(crate) fn count(db: &Db, bucket: BucketNumber) -> anyhow::Result<(u64, u64)>
 
 pub(crate) type Row = (Box<[u8]>, Box<[u8]>);
 
-/// Those whose keys start with `prefix`, past RocksDB's cache.
+/// The rows whose keys start with `prefix`, read past RocksDB's cache.
 pub(crate) fn rows(db: &Db, prefix: &[u8]) -> impl Iterator<Item = anyhow::Result<Row>> {
     rows_from(db, prefix, prefix)
 }
 
-/// Those of them from a key on.
+/// The rows whose keys start with `prefix`, from a key on, read past RocksDB's cache.
 pub(crate) fn rows_from(db: &Db, prefix: &[u8], from: &[u8]) -> impl Iterator<Item = anyhow::Result<Row>> {
     let mut options = ReadOptions::default();
     options.fill_cache(false);
@@ -216,7 +218,7 @@ mod tests {
         db.write(batch).unwrap();
     }
 
-    /// Takes away what no format before has: what names blocks, and of what row deleted pieces were.
+    /// Takes away what earlier formats do not have: what names blocks, and of what row deleted pieces were.
     fn make_unnamed(db: &Db) {
         let mut batch = WriteBatch::default();
         rows(db, NAMED_PREFIX).for_each(|row| batch.delete(row.unwrap().0));
@@ -229,8 +231,8 @@ mod tests {
         db.write(batch).unwrap();
     }
 
-    /// Makes tables of a format before: one row for each bucket, and two for each request, each in an entry of its
-    /// own.
+    /// Makes tables of an earlier format: one row for each bucket, and two for each request, each in an entry
+    /// of its own.
     fn make_old(db: &Db, format: u32) {
         if format == FORMAT_UNFENCED {
             return put_format(db, format);
@@ -274,8 +276,8 @@ mod tests {
         db.write(batch).unwrap();
     }
 
-    /// All rows, but that what is remembered does not say which buckets it was about, nor what is deleted which row named
-    /// it: that row is not said to name it any more either.
+    /// All rows as upgrading old ones leaves them: what is remembered does not say which buckets it was
+    /// about, nor what is deleted which row named it, and that row is not said to name it any more either.
     fn unnumbered(namespace: &Namespace) -> Vec<(Vec<u8>, Vec<u8>)> {
         let strip = |(key, value): (Vec<u8>, Vec<u8>)| {
             if key.starts_with(DELETED_PREFIX) {
@@ -314,7 +316,7 @@ mod tests {
             let answers = if old >= FORMAT_BY_NAME { 0 } else { 6 };
             assert_eq!(namespace.records(ANSWERS_PREFIX_V4).len(), answers);
             upgrade(&namespace.db).unwrap();
-            // Written by this release, they say it, and the queue has the bytes of that.
+            // Rows that this release writes say more, and the queue counts the bytes of that.
             let queue_row = |rows: &mut Vec<(Vec<u8>, Vec<u8>)>| rows.retain(|(key, _)| key != QUEUE_KEY);
             let mut upgraded = unnumbered(&namespace);
             queue_row(&mut upgraded);
@@ -334,7 +336,7 @@ mod tests {
         assert!(namespace.records(crate::tables::FOUNDED_KEY).is_empty(), "no member has what others lack");
         assert!(is_founded(&namespace.db).unwrap());
 
-        // What a leader's first entries leave behind.
+        // Tables as a leader's first entries leave them.
         let begun = Namespace::empty();
         put_format(&begun.db, FORMAT);
         upgrade(&begun.db).unwrap();

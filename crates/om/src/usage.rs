@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Buckets that are told of by name; the others are told of together. Two series for each, so 200.
+/// The most buckets that are told of by name; the others are told of together. Two series for each, so 200.
 pub(crate) const BUCKETS_NAMED_MAX: usize = 100;
 /// The name of all other buckets together: no bucket's name, as it has an underscore.
 const OTHERS: &str = "_others";
@@ -28,8 +28,8 @@ const BYTES: Metric = Metric {
 /// The changes in the rows of buckets: their keys, and what is there now.
 pub(crate) type BucketRows = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// The rows of all buckets, in memory, so that nobody reads them to be told. It follows the tables that were
-/// looked at last: others, as those of a snapshot that was installed, are read once when somebody asks.
+/// The rows of all buckets, in memory, so that nobody reads them to be told. They follow the tables that were
+/// looked at last; other tables, as those of a snapshot that was installed, are read once when somebody asks.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     known: Mutex<Known>,
@@ -51,8 +51,8 @@ impl Usage {
         self.known.lock().expect("no holder panics").read(tables)
     }
 
-    /// Follows what has just been written to `tables`. Their one writer says so after each write, so that
-    /// what is known is never older than what it said last, whoever reads meanwhile.
+    /// Follows what has just been written to `tables`. The one writer of the tables calls this after each
+    /// write, so that what is known is never older than its last call, whoever reads meanwhile.
     pub(crate) fn follow(&self, tables: &Arc<Db>, changed: BucketRows) -> anyhow::Result<()> {
         let mut known = self.known.lock().expect("no holder panics");
         if !known.is_of(tables) {
@@ -195,7 +195,7 @@ mod tests {
         assert!(is_told(&told, line("bucket-021", 21, 21_000)));
         assert!(is_told(&told, line(OTHERS, 20 * 21 / 2, 1000 * 20 * 21 / 2)), "{told:?}");
 
-        // One grows into the first hundred, and another one goes.
+        // One bucket grows into the first hundred, and another one goes.
         let mut gone = row("bucket-120", 0, 0);
         gone.1 = None;
         write(&db, &usage, vec![row("bucket-001", 7, 1 << 40), gone]);
@@ -204,7 +204,7 @@ mod tests {
         assert!(is_told(&told, line(OTHERS, 20 * 21 / 2 - 1, 1000 * (20 * 21 / 2 - 1))), "{told:?}");
         assert!(!told.iter().any(|line| line.contains("bucket-120")));
 
-        // The same to somebody who reads the tables anew, and who sees others first.
+        // The same is told by whoever reads the tables anew, and by whoever sees others first.
         assert_eq!(lines(&Usage::default(), &db), told);
         let other = tempfile::tempdir().unwrap();
         let installed = open(other.path());

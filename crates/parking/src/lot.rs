@@ -17,7 +17,7 @@ pub struct Lot<K, W> {
 
 /// Operations by the value they wait for, lowest first.
 enum Waiting {
-    /// Mostly there is one.
+    /// One operation, as there mostly is.
     One(u64, SlotId),
     Many(VecDeque<(u64, SlotId)>),
 }
@@ -82,7 +82,7 @@ impl<K: Hash + Eq + Clone, W> Lot<K, W> {
         Ticket { slot, number }
     }
 
-    /// `key` has reached `value`: hands out who waited for that or less, lowest first.
+    /// Notes that `key` has reached `value`: hands out who waited for that or less, lowest first.
     pub fn reach(&mut self, key: &K, value: u64, mut completed: impl FnMut(W)) {
         let Some(waiting) = self.by_key.get_mut(key) else { return };
         while let Some(slot) = waiting.pop_up_to(value) {
@@ -106,7 +106,7 @@ impl<K: Hash + Eq + Clone, W> Lot<K, W> {
         Some(operation.waiter)
     }
 
-    /// The time is `now`: hands out who is due.
+    /// Notes that the time is `now`: hands out who is due.
     pub fn expire(&mut self, now: u64, mut expired: impl FnMut(W)) {
         let by_key = &mut self.by_key;
         self.deadlines.advance(&mut self.operations, now, |operations, slot| {
@@ -164,7 +164,7 @@ impl Waiting {
         }
     }
 
-    /// Takes out the first, if it waits for `value` or less.
+    /// Takes out the first operation, if it waits for `value` or less.
     fn pop_up_to(&mut self, value: u64) -> Option<SlotId> {
         match self {
             Waiting::One(awaited, slot) => {

@@ -23,11 +23,11 @@ pub struct ParkingLot<K: Hash + Eq + Clone + Send + 'static> {
 }
 
 struct Shared<K> {
-    /// Tick 0.
+    /// The moment of tick 0.
     started: Instant,
     pending_max: usize,
     state: Mutex<State<K>>,
-    /// An operation is due before the driver would look again.
+    /// Notified when an operation is due before the driver would look again.
     sooner: Arc<Notify>,
 }
 
@@ -37,7 +37,7 @@ pub struct LotCounts {
     pub pending: usize,
     pub parked: u64,
     pub expired: u64,
-    /// Turned away, because so many wait already.
+    /// Operations that were turned away, because so many wait already.
     pub full: u64,
     /// Calls of [`ParkingLot::reach`].
     pub reaches: u64,
@@ -47,7 +47,7 @@ struct State<K> {
     lot: Lot<K, oneshot::Sender<Outcome>>,
     /// The counts without `pending`, which the lot knows.
     counts: LotCounts,
-    /// When the driver looks again; `None` when there is no driver.
+    /// The tick at which the driver looks again; `None` when there is no driver.
     driver_stop: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
         ParkingLot { shared: Arc::new(Shared { started, pending_max, state: Mutex::new(state), sooner }) }
     }
 
-    /// Operations that wait now.
+    /// The number of operations that wait now.
     pub fn pending(&self) -> usize {
         self.shared.lock().lot.len()
     }
@@ -105,7 +105,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
 
     /// Wakes who waits for `key` to reach `value`, or less.
     pub fn reach(&self, key: &K, value: u64) {
-        // Collected first: a waker that runs under the lock could want it.
+        // The waiters are collected first: a waker that runs under the lock could want that lock.
         let mut completed = Vec::new();
         {
             let mut state = self.shared.lock();
@@ -132,7 +132,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> Shared<K> {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Sees to it that the driver looks at the next stop. It exists only while something waits.
+    /// Sees to it that the driver looks at the next stop. The driver exists only while something waits.
     fn drive_until(self: &Arc<Self>, state: &mut State<K>, runtime: &Handle) {
         let Some(stop) = state.lot.next_stop() else { return };
         match state.driver_stop {
@@ -148,7 +148,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> Shared<K> {
         }
     }
 
-    /// Ends what is due; answers when to come again.
+    /// Ends the operations that are due; answers the tick at which to come again.
     fn expire(&self) -> Option<u64> {
         let mut expired = Vec::new();
         let stop = {
@@ -172,7 +172,8 @@ impl<K> Drop for Shared<K> {
     }
 }
 
-/// Ends when nothing waits any more, or with the lot, which it does not hold while it sleeps.
+/// The driver, which ends the operations of a lot that are due. It stops when nothing waits any more, or with
+/// the lot, which it does not hold while it sleeps.
 async fn drive<K: Hash + Eq + Clone + Send + 'static>(
     lot: Weak<Shared<K>>,
     started: Instant,

@@ -6,10 +6,10 @@ use tokio::time::Instant;
 const BURST: Duration = Duration::from_millis(100);
 
 /// Lets bytes through at a rate, in the order of the calls. All transfers that are to keep to one rate share
-/// one.
+/// one throttle.
 pub struct Throttle {
     bytes_per_second: u64,
-    /// When what was let through so far has had its time.
+    /// The moment when what was let through so far has had its time.
     busy_until: Mutex<Option<Instant>>,
 }
 
@@ -18,7 +18,7 @@ impl Throttle {
         Throttle { bytes_per_second: bytes_per_second.max(1), busy_until: Mutex::new(None) }
     }
 
-    /// Waits until `bytes` may go. Dropped while it waits, it has used its share for nothing.
+    /// Waits until `bytes` may go. A call that is dropped while it waits has used its share for nothing.
     pub async fn take(&self, bytes: usize) {
         let may_go = self.reserve(bytes, Instant::now());
         tokio::time::sleep_until(may_go).await;

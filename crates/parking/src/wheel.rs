@@ -8,8 +8,8 @@ use crate::slab::{Slab, SlotId};
 const WHEELS: usize = 6;
 const BUCKETS: usize = 64;
 const BUCKET_BITS: u32 = 6;
-/// Ticks all wheels span: with ticks of a millisecond about two years. What is due later is put at the end of
-/// them and looked at again there.
+/// The ticks that all wheels span: with ticks of a millisecond about two years. What is due later is put at
+/// the end of them and looked at again there.
 const SPAN: u64 = 1 << (BUCKET_BITS * WHEELS as u32);
 
 /// The neighbours in a bucket.
@@ -56,7 +56,8 @@ impl Wheels {
         // What is due already expires with the next tick.
         let due = timed.due().clamp(self.now + 1, self.now + SPAN - 1);
         let digit = (63 - (self.now ^ due).leading_zeros()) / BUCKET_BITS;
-        // Past the end of the last wheel's turn: in its bucket of now, which comes round last.
+        // A deadline past the end of the last wheel's turn goes into that wheel's bucket of now, which comes
+        // round last.
         let wheel = (digit as usize).min(WHEELS - 1);
         let bucket = bucket_of(due, wheel);
         let after = self.wheels[wheel].first[bucket];
@@ -86,7 +87,8 @@ impl Wheels {
         }
     }
 
-    /// When something has to be done next, if anything is there: a deadline, or one comes nearer.
+    /// The tick at which something has to be done next, if anything is there: a deadline is reached, or moves
+    /// to a wheel below.
     pub(crate) fn next_stop(&self) -> Option<u64> {
         let stops = self.wheels.iter().enumerate().filter_map(|(number, wheel)| {
             let here = bucket_of(self.now, number);
@@ -108,7 +110,7 @@ impl Wheels {
     ) {
         while let Some(stop) = self.next_stop().filter(|stop| *stop <= to) {
             self.now = stop;
-            // From the top, as what comes down may be due at once.
+            // The wheels are emptied from the top, as what comes down may be due at once.
             for wheel in (0..WHEELS).rev() {
                 if stop % (1 << (BUCKET_BITS * wheel as u32)) == 0 {
                     self.empty_bucket(slab, wheel, bucket_of(stop, wheel), &mut expired);

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A request that changes the inside of a bucket.
 pub trait ChangesBucket: Clone {
     type Answer;
-    /// As in the metrics of who answers it.
+    /// The request's name, also in the metrics of who answers it.
     const NAME: &'static str;
 
     fn into_what(self) -> change::What;
@@ -53,7 +53,7 @@ impl Change {
         Change { request_id: uuid_bytes(id.0), age_ms, place, what: Some(request.into_what()) }
     }
 
-    /// The request that it is a try of, and how long ago that was first sent.
+    /// The request that this change is a try of, and how long ago that was first sent.
     pub fn request(&self) -> Result<(RequestId, Duration), Failure> {
         let id = bytes16(&self.request_id, "the id of the request that a change of names is")?;
         Ok((RequestId(u128::from_be_bytes(id)), Duration::from_millis(self.age_ms)))

@@ -56,7 +56,8 @@ impl ClusterGuard {
         Guarded { service, guard: self }
     }
 
-    /// `path`: of a gRPC call, `/package.Service/Method`.
+    /// Refuses a call that names another cluster than this process is in, or none where strangers may not
+    /// call. `path` is that of the call: `/package.Service/Method`.
     fn check(&self, path: &str, headers: &http::HeaderMap) -> Result<(), Status> {
         let meant =
             headers.get(CLUSTER).and_then(|meant| meant.to_str().ok()).filter(|meant| !meant.is_empty());
@@ -74,7 +75,7 @@ impl ClusterGuard {
         };
         let failure = Failure { retry: Retry::Elsewhere, ..Failure::new(Code::WrongCluster, why) };
         let mut refusal = Status::from(failure);
-        // Who named another has the wrong address, and is not to take this cluster for its own.
+        // A caller that named another cluster has the wrong address, and is not to take this one for its own.
         if let (None, Ok(here)) = (meant, here.parse()) {
             refusal.metadata_mut().insert(AsciiMetadataKey::from_static(CLUSTER), here);
         }

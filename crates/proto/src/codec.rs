@@ -45,7 +45,7 @@ impl<U: Message + Default + Carried> Decoder for CheckedDecoder<U> {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         if let Some(shape) = U::ASKED {
-            // gRPC hands a message over in one piece; what it did not would not have been looked at.
+            // gRPC hands a message over in one piece; of one in several only the first would be looked at.
             if buffer.chunk().len() != buffer.remaining() {
                 return Err(Failure::internal("a message in pieces").into());
             }

@@ -12,11 +12,11 @@ pub type Answering = Result<BoxFuture<'static, Response<Body>>, Request<Body>>;
 
 /// A service through some of whose methods data goes: it answers these itself ([`crate::messages`]).
 pub trait CarriesData {
-    /// Answers a call of one of these methods; one of another is given back.
+    /// Answers a call of one of these methods; a call of another method is given back.
     fn answer(&self, call: Request<Body>) -> Answering;
 }
 
-/// The server of such a service. tonic's own, `others`, answers the other methods.
+/// The server of a service that carries data. tonic's own, `others`, answers the other methods.
 #[derive(Clone)]
 pub struct DataServer<S, O> {
     service: S,

@@ -28,7 +28,7 @@ impl Failure {
         Failure::new(Code::Internal, message)
     }
 
-    /// Nobody answered. Whether the request arrived is unknown.
+    /// The failure of a request that nobody answered; whether it arrived is unknown.
     pub fn unanswered(message: impl Into<String>) -> Failure {
         Failure { retry: Retry::Unknown, ..Failure::new(Code::Unavailable, message) }
     }
@@ -111,7 +111,8 @@ impl Code {
     }
 }
 
-/// Bytes of a sentence that cross RPC. It goes twice, and in the headers of an answer, of which there are 16 KiB.
+/// The most bytes of a sentence that cross RPC. It goes twice, and in the headers of an answer, of which
+/// there are 16 KiB.
 const SENTENCE_BYTES_MAX: usize = 2 << 10;
 
 /// A sentence, or the beginning of a long one.
@@ -157,7 +158,7 @@ impl From<Failure> for Status {
 
 impl From<Status> for Failure {
     /// A status without our details comes from the transport. Whether the request arrived is then unknown,
-    /// unless gRPC says that it was refused before it was processed.
+    /// unless gRPC says that the request was refused before it was processed.
     fn from(status: Status) -> Self {
         if !status.details().is_empty()
             && let Ok(error) = crate::v1::Error::decode(status.details())

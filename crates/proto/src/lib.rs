@@ -80,7 +80,7 @@ mod flotilla {
 
 pub use flotilla::datanode::v1 as datanode;
 pub use flotilla::om::v1 as om;
-/// Any process, whatever its roles.
+/// What any process is asked, whatever its roles.
 pub use flotilla::process::v1 as process;
 /// Raft groups talking to each other.
 pub use flotilla::raft::v1 as raft;
@@ -89,9 +89,9 @@ pub use flotilla::registry::v1 as registry;
 pub use flotilla::scm::v1 as scm;
 pub use flotilla::v1;
 
-/// However long a writer wants a chunk's acknowledgement to wait for all replicas
-/// (`WriteChunk.ack_all_within_ms`), it comes after this: as long as a client goes on looking for a pipeline
-/// before it gives a write up.
+/// The longest that a chunk's acknowledgement waits for all replicas, however long its writer wants it to
+/// (`WriteChunk.ack_all_within_ms`): as long as a client goes on looking for a pipeline before it gives a
+/// write up.
 pub const ACK_ALL_WITHIN_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Messages above this size are refused by every server and client of ours: a block chunk (1 MiB by default,

@@ -13,19 +13,20 @@ use prost::Message;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageLimit {
     pub bytes_max: usize,
-    /// Structures, strings and numbers that the message has many of. Each is some hundred bytes in memory at
-    /// most.
+    /// The most structures, strings and numbers of those that the message may have many of. Each is some
+    /// hundred bytes in memory at most.
     pub parts_max: u32,
 }
 
-/// Most requests have some hundred bytes; the longest key and all its attributes are 9 KiB.
+/// The limits of a message that is not named here: most requests have some hundred bytes; the longest key and
+/// all its attributes are 9 KiB.
 pub const SMALL: MessageLimit = MessageLimit { bytes_max: 64 << 10, parts_max: 1024 };
 
 const fn limit(bytes_max: usize, parts_max: u32) -> MessageLimit {
     MessageLimit { bytes_max, parts_max }
 }
 
-/// Messages that need more.
+/// The messages that need more, with their limits.
 const LARGER: &[(&str, MessageLimit)] = &[
     // Entries of 16 MiB at most and 4 MiB of others with it; 256 of them, a checksum for each 64 KiB.
     ("flotilla.raft.v1.AppendRequest", limit(crate::MESSAGE_BYTES_MAX, 2048)),
@@ -41,7 +42,7 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.om.v1.LookupKeysRequest", limit(128 << 10, 256)),
     // 512 KiB, or one row of 12 MiB; at most 8 192 rows and requests, whose answers are a few structures each.
     ("flotilla.om.v1.ReceiveRowsRequest", limit(13 << 20, 64 << 10)),
-    // The same of a backup.
+    // The same for rows of a backup.
     ("flotilla.om.v1.RestoreRowsRequest", limit(13 << 20, 64 << 10)),
     // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone;
     // what is wrong with one replica takes 1 KiB.
@@ -251,7 +252,7 @@ mod tests {
         om::ChangeRequest { changes: vec![change] }
     }
 
-    /// As many as each has a use for.
+    /// Each message has as many parts as it has a use for.
     #[test]
     fn what_our_own_send_passes() {
         let to = raft::Address { group: 1, replica: 2, cluster: "c".repeat(36), version: 1 };

@@ -27,7 +27,7 @@ pub const SNAPSHOT: &str = "/flotilla.raft.v1.RaftTransport/Snapshot";
 /// Entries of a group, and where a member has them.
 pub const APPEND: &str = "/flotilla.raft.v1.RaftTransport/Append";
 
-/// Before each message: whether it is compressed, which none is, and four bytes of length.
+/// The bytes before each message: one says whether it is compressed, which none is, four its length.
 const HEAD_BYTES: usize = 5;
 const CONTENT_TYPE: header::HeaderValue = header::HeaderValue::from_static("application/grpc");
 
@@ -100,18 +100,19 @@ where
 pub struct Messages<M> {
     body: Body,
     received: Rope,
-    /// What came after that in small pieces, put together: a message in frames of a byte is not to take a piece for each.
+    /// What came behind `received` in small pieces, put together: a message in frames of a byte is not to
+    /// take a piece for each.
     small: BytesMut,
     /// The length of the message that comes, once its head is here.
     length: Option<usize>,
-    /// It is an answer, which says at its end how it went.
+    /// Whether the body is an answer's, which says at its end how it went.
     has_status: bool,
     is_over: bool,
     of: PhantomData<fn() -> M>,
 }
 
 impl<M> Messages<M> {
-    /// Those of a request.
+    /// The messages of a request.
     pub fn of_request(body: Body) -> Messages<M> {
         Messages {
             body,
@@ -131,7 +132,7 @@ impl<M> Messages<M> {
 
 #[allow(private_bounds)] // made for our messages alone
 impl<M: Message + Default + Carried> Messages<M> {
-    /// `None`: that was all, and all was well.
+    /// The next message. `None`: there are no more, and all went well.
     pub async fn message(&mut self) -> Result<Option<M>, Status> {
         self.next().await.transpose()
     }
@@ -149,7 +150,7 @@ impl<M: Message + Default + Carried> Messages<M> {
         self.received.remaining() + self.small.len() >= bytes
     }
 
-    /// The next bytes, of which there are as many.
+    /// Takes the next bytes, which are there.
     fn take(&mut self, bytes: usize) -> Rope {
         if self.received.remaining() < bytes {
             self.received.push(self.small.split().freeze());
@@ -190,7 +191,7 @@ impl<M: Message + Default + Carried> Messages<M> {
         self.length.is_some() || self.has(1)
     }
 
-    /// What is wrong with an end like this, if anything is.
+    /// The error that an end like this is, if it is one.
     fn end(&self, trailers: Option<HeaderMap>) -> Option<Status> {
         let said = trailers.as_ref().and_then(Status::from_header_map);
         match said {
@@ -242,7 +243,7 @@ enum Ends {
     Ended,
 }
 
-/// A body of messages; each is some frames, of which its bodies are some.
+/// A body of messages; each goes in one frame or more, its large bodies in frames of their own.
 struct Outgoing<S> {
     messages: S,
     ends: Ends,
@@ -286,7 +287,7 @@ where
         }
     }
 
-    /// The rest of the message that was begun.
+    /// The size of the rest of the message that was begun, at least.
     fn size_hint(&self) -> http_body::SizeHint {
         let mut hint = http_body::SizeHint::default();
         hint.set_lower(self.frames.iter().map(|frame| frame.len() as u64).sum());

@@ -30,7 +30,7 @@ impl Carried for ReadPieces {
     const ASKED: Option<usize> = None;
 }
 
-/// On the wire it is a [`ReadChunk`].
+/// The message is a [`ReadChunk`] on the wire.
 impl Message for ReadPieces {
     fn encode_raw(&self, buffer: &mut impl BufMut) {
         self.about.encode_raw(buffer);
@@ -53,7 +53,7 @@ impl Message for ReadPieces {
         let length = decode_varint(buffer)?;
         let mut left = usize::try_from(length).unwrap_or(usize::MAX);
         if left > buffer.remaining() {
-            // Its errors prost makes itself: that nothing is left where a number should be says as much.
+            // Only prost makes its errors: the one for a number of which nothing is left says as much.
             return decode_varint(&mut Bytes::new()).map(drop);
         }
         self.data.clear();

@@ -4,7 +4,7 @@ use bytes::buf::UninitSlice;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::collections::VecDeque;
 
-/// From here on bytes are shared: a piece of its own costs less than the copy.
+/// The least bytes that are shared: for so many a piece of its own costs less than the copy.
 pub(crate) const SHARED_BYTES_MIN: usize = 4 << 10;
 
 /// Pieces in their order, of which none is empty.
@@ -22,7 +22,7 @@ impl Rope {
         }
     }
 
-    /// Takes the first `count` bytes, of which there are as many.
+    /// Takes the first `count` bytes, which are there.
     pub(crate) fn split(&mut self, count: usize) -> Rope {
         let mut taken = Rope::default();
         while taken.bytes < count {
@@ -64,7 +64,7 @@ impl Buf for Rope {
         }
     }
 
-    /// What lies in one piece is shared, as that is what bodies do.
+    /// Bytes that lie in one piece are shared, and bodies do lie so.
     fn copy_to_bytes(&mut self, count: usize) -> Bytes {
         let mut taken = self.split(count);
         if taken.pieces.len() <= 1 {
@@ -86,7 +86,7 @@ pub(crate) struct RopeMut {
 }
 
 impl RopeMut {
-    /// What comes goes behind `first`.
+    /// A rope in the making that begins with `first`.
     pub(crate) fn after(first: BytesMut) -> RopeMut {
         RopeMut { done: Rope::default(), last: first }
     }
@@ -120,7 +120,7 @@ unsafe impl BufMut for RopeMut {
             return;
         }
         self.done.push(self.last.split().freeze());
-        // Of `Bytes`, and those are the bodies, no copy.
+        // A source that is `Bytes`, as bodies are, is not copied.
         self.done.push(source.copy_to_bytes(bytes));
     }
 

@@ -3,8 +3,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Others go on naming a leader that is gone until they elect: so long nobody who found it silent is sent
-/// there again.
+/// The time for which nobody is sent again to a leader that was found silent: others go on naming one that is
+/// gone until they elect.
 const SILENT_FOR: Duration = Duration::from_secs(3);
 
 /// Seeks the leader of a service with several members: at the addresses somebody configured, and where
@@ -19,7 +19,7 @@ pub struct Seeker {
 #[derive(Debug)]
 struct Sought {
     address: String,
-    /// The last that did not answer, and when.
+    /// The last address that did not answer, and when that was.
     silent: Option<(String, Instant)>,
 }
 
@@ -30,7 +30,7 @@ impl Sought {
 }
 
 impl Seeker {
-    /// `addresses`: "host:port", several separated by commas.
+    /// Seeks among `addresses`: "host:port", several separated by commas.
     pub fn parse(addresses: &str) -> Result<Seeker, Failure> {
         let mut configured: Vec<String> = Vec::new();
         for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
@@ -53,8 +53,8 @@ impl Seeker {
         Some(Seeker { configured: addresses, sought })
     }
 
-    /// Somebody else says where the leader is: the next question goes there, unless it was found silent just
-    /// now.
+    /// Notes where somebody else says that the leader is: the next question goes there, unless that address
+    /// was found silent just now.
     pub fn leads(&self, leader: &str) {
         let mut sought = self.sought.lock().expect("no holder panics");
         if !sought.is_silent(leader) {
@@ -71,8 +71,9 @@ impl Seeker {
         self.sought.lock().expect("no holder panics").address.clone()
     }
 
-    /// A call to `asked` failed: the next goes where that one says the leader is, or to the next of those
-    /// configured when it does not lead, or does not answer. Other failures are the leader's own.
+    /// Notes that a call to `asked` failed: the next goes where that member says the leader is, or to the
+    /// next configured address when it does not lead, or does not answer. Other failures are the leader's
+    /// own.
     pub fn failed(&self, asked: &str, failure: &Failure) {
         let mut sought = self.sought.lock().expect("no holder panics");
         // A leader that says itself that it cannot do it at the moment has answered.
@@ -87,13 +88,13 @@ impl Seeker {
             }
             _ => return,
         };
-        // Another call may have found it meanwhile.
+        // Another call may have found the leader meanwhile.
         if sought.address == asked {
             sought.address = next;
         }
     }
 
-    /// The next of those configured; one that is silent only when there is no other.
+    /// The next configured address; a silent one only when there is no other.
     fn after(&self, asked: &str, sought: &Sought) -> String {
         let at = self.configured.iter().position(|known| known == asked);
         let first = at.map_or(0, |at| at + 1);
@@ -144,7 +145,7 @@ mod tests {
         seeker.failed("b:2", &Failure::not_leader(Some("c:3".to_owned())));
         assert_eq!(seeker.address(), "c:3");
         seeker.failed("c:3", &names_a);
-        // They have elected by this time, and name whom they have elected.
+        // The members have elected by this time, and name whom they have elected.
         tokio::time::advance(SILENT_FOR).await;
         seeker.failed("b:2", &names_a);
         assert_eq!(seeker.address(), "a:1");

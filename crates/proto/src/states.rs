@@ -15,7 +15,7 @@ impl PipelineReport {
         matches!(self.state(), MemberState::Ended | MemberState::QuasiClosed)
     }
 
-    /// Whether its group votes, and can lead.
+    /// Whether the member votes in its group, and can lead it.
     pub fn votes(&self) -> bool {
         matches!(self.state(), MemberState::Runs | MemberState::Ended)
     }

@@ -12,7 +12,7 @@ use types::{LogId, LogIndex, OwnerId, Payload, Term};
 pub struct Command {
     pub meta: Bytes,
     pub body: Payload,
-    /// Log records after this command belong to another owner.
+    /// The owner of the log's records after this command, where it is another.
     pub roll_to: Option<OwnerId>,
 }
 
@@ -43,7 +43,7 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Its bytes in a state machine's tables.
+    /// The position's encoding in a state machine's tables.
     pub fn encode(&self) -> Vec<u8> {
         let id = wire::LogId { term: self.id.term.0, index: self.id.index.0 };
         wire::Applied { id: Some(id), membership: self.membership.clone() }.encode_to_vec()
@@ -65,18 +65,18 @@ pub trait StateMachine: Send + Sync + 'static {
     /// Applies commands in order and stores `applied` in the same atomic write; commands at or below the
     /// stored position never come again. Answers each command, in order. `batch` is empty when only `applied`
     /// moves on. An error stops the group: it means a broken disk or a bug, never a command that cannot be
-    /// carried out. One for which there was no room has changed nothing.
+    /// carried out. An apply that found no room has changed nothing.
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>>;
 
-    /// Whether an apply failed only because the disk has no room for its effects now: it is tried again until
-    /// it has, and the group goes on.
+    /// Whether an apply failed only because the disk has no room for its effects now: the apply is tried
+    /// again until it has, and the group goes on.
     fn lacks_room(&self) -> bool {
         false
     }
 
-    /// The group was reset by force here: whatever its lost members had committed beyond this state is gone,
-    /// and what others were told of it may still be around. As deterministic as `apply`, in one atomic write
-    /// with `applied`.
+    /// Takes note that the group was reset by force here: whatever its lost members had committed beyond this
+    /// state is gone, and what others were told of it may still be around. It is as deterministic as `apply`,
+    /// and one atomic write with `applied`.
     fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
         self.apply(Vec::new(), applied).map(drop)
     }

@@ -16,7 +16,7 @@ pub enum OpenGroupError {
     Failed { group: GroupId, why: String },
 }
 
-/// The removal is to be repeated.
+/// The reason why a removal did not come to its end; it is to be repeated.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RemoveGroupError {
     #[error("{group} is being opened or closed")]
@@ -79,7 +79,8 @@ impl fmt::Display for Lag {
     }
 }
 
-/// Whatever is said here, the same call may be repeated, and finishes what this one began.
+/// The reason why members did not change, or may not have. Whatever it is, the same call may be repeated, and
+/// finishes what this one began.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SetMembersError {
     #[error("members of a pipeline never change: it is closed and replaced")]
@@ -89,11 +90,11 @@ pub enum SetMembersError {
     Invalid { why: String },
     #[error("not the leader")]
     NotLeader { leader: Option<Member> },
-    /// These are learners, and were not made voters because they are too far behind.
+    /// Members that are too far behind to vote: those that were to become voters are still learners.
     #[error("members lag behind: {}", join(members))]
     Lagging { members: Vec<Lag> },
-    /// These do not answer, and without them there is no majority of the new members. The voters are as they
-    /// were.
+    /// Members that do not answer: those that were to become voters, or so many that the rest is no majority
+    /// of the new members. The voters are as they were.
     #[error("members do not answer: {}", ids(members))]
     Silent { members: Vec<ReplicaId> },
     /// The deadline passed with a change under way, which may still come about.
@@ -115,13 +116,13 @@ pub enum TransferError {
     NotMember { replica: ReplicaId },
     #[error("replica {replica} is a learner: it cannot lead")]
     Learner { replica: ReplicaId },
-    /// Nothing was asked of it.
+    /// Nothing was asked of the member.
     #[error("the member is too far behind to lead: {lag}")]
     Lagging { lag: Lag },
-    /// Nothing was asked of it.
+    /// Nothing was asked of the member.
     #[error("replica {replica} does not answer")]
     Silent { replica: ReplicaId },
-    /// It was asked, and may still take over.
+    /// The member was asked, and may still take over.
     #[error("replica {replica} did not take over in time")]
     Expired { replica: ReplicaId },
     #[error("the group stopped: {why}")]

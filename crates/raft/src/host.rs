@@ -56,7 +56,7 @@ struct HostInner {
     waits: Waits,
     reads: Arc<Semaphore>,
     counts: Arc<HostCounts>,
-    /// Looks after the groups: from the first that is opened until the host is dropped.
+    /// The task that looks after the groups, from the first that is opened until the host is dropped.
     looking_after: OnceLock<JoinHandle<()>>,
 }
 
@@ -110,7 +110,7 @@ impl RaftHost {
     }
 
     /// Notes a replica that is new on the disk before anything of it is there: for owners that write about it
-    /// themselves before they open it. One that is here already stays as it is.
+    /// themselves before they open it. A replica that is here already stays as it is.
     pub async fn announce(
         &self,
         spec: &GroupSpec,
@@ -136,7 +136,7 @@ impl RaftHost {
         self.announce(&spec, space, &log).await?;
         let log =
             space.open(log).await.map_err(|error| OpenGroupError::Log { group, why: error.to_string() })?;
-        // Boxed: it is large, and so would be all futures in which a group is opened.
+        // Boxed: the future is large, and so would be all in which a group is opened.
         let opened = Box::pin(self.open_on(spec, log, Box::new(state_machine))).await;
         let opened = opened.map_err(|error| OpenGroupError::Failed { group, why: format!("{error:#}") })?;
         self.inner.counts.group_opened(opened.counts().clone());
@@ -228,7 +228,7 @@ impl RaftHost {
         };
         let (statuses_tx, statuses) = watch::channel(status);
         let mut tasks = vec![tokio::spawn(publish(raft.clone(), standing.clone(), statuses_tx))];
-        // One that joins has nobody to ask, and one that restarted may have to wait before it asks.
+        // A replica that joins has nobody to ask, and one that restarted may have to wait before it asks.
         if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
@@ -239,7 +239,7 @@ impl RaftHost {
         if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
             tasks.push(tokio::spawn(keep(raft.clone(), log.clone(), snapshots, policy, applied.clone())));
         }
-        // All of them are taken at once when the group is drained, and a permit counts in 32 bits.
+        // All permits are taken at once when the group is drained, and their number has 32 bits.
         let proposal_bytes_max = options.proposal_bytes_per_group_max.min(u32::MAX as usize >> 3);
         Ok(Group::new(GroupInner {
             cluster: spec.cluster.into(),
@@ -297,8 +297,8 @@ impl RaftHost {
         }
     }
 
-    /// [`RaftHost::close`], where nobody is kept waiting for an election: proposals get their answers, and
-    /// another member leads.
+    /// Closes a group as [`RaftHost::close`] does, but so that nobody is kept waiting for an election:
+    /// proposals get their answers, and another member leads.
     pub async fn leave(&self, group: GroupId) {
         if let Some(group) = self.group(group) {
             hand_over(&group).await;
@@ -306,12 +306,13 @@ impl RaftHost {
         self.close(group).await;
     }
 
-    /// All groups go on, and on return others lead those that others could take over in a short time.
+    /// Hands over what this host leads: all groups go on, and on return others lead those that they could
+    /// take over in a short time.
     pub async fn hand_over(&self) {
         join_all(self.groups().iter().map(hand_over)).await;
     }
 
-    /// A group that was closed stays in the totals of its host.
+    /// Keeps what a group that was closed did in the totals of its host.
     pub(crate) fn closed(&self, group: &Group) {
         self.inner.counts.group_closed(group.counts());
     }
@@ -327,8 +328,8 @@ impl RaftHost {
         }
     }
 
-    /// Stops all groups. Where a quorum is, no proposal is left without its answer: leaders take no more of
-    /// them (`Busy`), wait for those they have, and hand over.
+    /// Stops all groups. Where a quorum is, no proposal is left without its answer: leaders take no more
+    /// proposals (`Busy`), wait for those they have, and hand over.
     pub async fn shutdown(&self) {
         let groups = self.groups();
         let _drained = join_all(groups.iter().map(|group| group.drain(DRAIN_MAX))).await;

@@ -3,7 +3,7 @@
 //! A [`RaftHost`] answers for all groups of a process on one gRPC service. A group is a log in a
 //! [`raftlog::LogSpace`], a [`StateMachine`] and a [`Group`] handle to propose, read and observe.
 //!
-//! `host` opens groups and `open_groups` finds them. `replica` is how one comes and goes on its disk,
+//! `host` opens groups and `open_groups` finds them. `replica` is how a replica comes and goes on its disk,
 //! `members` who belongs to a group, `group` what callers hold. openraft works with what is in `adapter`: its
 //! log is kept by `log` (a [`raftlog::Log`]), what it sends to other members goes by `transport`, which also
 //! takes what they send. `snapshot` is copies of a state, for members that the log cannot serve; `idle` lets

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Clock, GroupId, ReplicaId, SystemClock};
 
-/// Commands above this size (meta and body) are refused: one of them and the entries read with it must fit
-/// into a message (`proto::MESSAGE_BYTES_MAX`, 24 MiB = 16 MiB + 4 MiB of other entries + headers).
+/// The most bytes of a command, meta and body: one of them and the entries read with it must fit into a
+/// message (`proto::MESSAGE_BYTES_MAX`, 24 MiB = 16 MiB + 4 MiB of other entries + headers).
 pub const COMMAND_BYTES_MAX: usize = 16 << 20;
 
 /// Heartbeats that fit into the shortest election timeout, at least.
@@ -25,8 +25,8 @@ impl Timing {
         election_min: Duration::from_millis(2000),
         election_max: Duration::from_millis(3000),
     };
-    /// Followers wait for the lease and an election timeout: names stand still for two seconds when their leader
-    /// dies, and a machine that stalls for less than 1.8 s loses nothing.
+    /// The times of metadata groups. Followers wait for the lease and an election timeout: names stand still
+    /// for two seconds when their leader dies, and a machine that stalls for less than 1.8 s loses nothing.
     pub const METADATA: Timing = Timing {
         heartbeat: Duration::from_millis(200),
         election_min: Duration::from_millis(700),
@@ -39,13 +39,13 @@ impl Timing {
 pub enum TimingError {
     #[error("a heartbeat each 0 ms would never end")]
     NoHeartbeat,
-    /// One late heartbeat, or two that are lost, must not cost the leader.
+    /// Heartbeats so far apart that one that is late, or two that are lost, would cost the leader.
     #[error(
         "three heartbeats, {heartbeat:?} apart, do not fit into the shortest election timeout, {election_min:?}"
     )]
     HeartbeatTooLong { heartbeat: Duration, election_min: Duration },
-    /// Timeouts are drawn from between the two: with nothing between them, members stand for election
-    /// together.
+    /// Shortest and longest election timeout with nothing between them: timeouts are drawn from there, and
+    /// members would stand for election together.
     #[error(
         "the longest election timeout, {election_max:?}, is not longer than the shortest, {election_min:?}"
     )]
@@ -70,7 +70,7 @@ impl Timing {
     }
 }
 
-/// Limits of a host; each group's share where it says so.
+/// The limits of a host, or of each of its groups where a field says so.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     /// Bytes of proposals of one group that are not yet applied; more get [`crate::ProposeError::Busy`].
@@ -79,8 +79,8 @@ pub struct HostOptions {
     pub window_bytes: usize,
     /// Bytes of entries read from the log for one append message.
     pub append_bytes_max: usize,
-    /// A group that nobody used for so long dozes: it has no timer of its own, and fewer heartbeats. `None`:
-    /// never. Not needed to be the same on all hosts.
+    /// The time after which a group that nobody uses dozes: it has no timer of its own then, and fewer
+    /// heartbeats. `None`: never. Hosts may differ in it.
     pub doze_after: Option<Duration>,
     /// Bytes of snapshots that all groups together send in a second, and that they receive. Below 1 MiB
     /// members may take the pause between two pieces for a hanging sender.
@@ -95,8 +95,9 @@ pub struct HostOptions {
     /// Linearizable reads, of all groups together, whose leader is being confirmed: our own and those that
     /// followers ask of us. Some 500 bytes each, so 50 MB at the default; more get `Busy` at once.
     pub reads_max: usize,
-    /// Leaders on this host rely on leases, for their own reads and those that followers ask of them, in groups that have
-    /// them. Promises are kept in any case. Not on a machine whose monotonic clock stands still while it is paused.
+    /// Whether leaders on this host rely on leases, for their own reads and those that followers ask of them,
+    /// in groups that have them. Promises are kept in any case. To be false on a machine whose monotonic
+    /// clock stands still while it is paused.
     pub leases: bool,
     /// The clock by which terms are refused that cannot have come about. Nothing else depends on it, and no
     /// term below 2^32 does.
@@ -135,26 +136,26 @@ pub struct GroupSpec {
     pub timing: Timing,
     /// The way in which a replica begins that is not on the disk yet.
     pub start: GroupStart,
-    /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each
-    /// group, and harmless while there is a leader.
+    /// Whether the replica stands for election as soon as it is open instead of waiting for the timeout: one
+    /// of each group should. Harmless while there is a leader.
     pub campaign: bool,
     /// The policy by which snapshots are written and the log is purged; `None`: never. Of no effect for a
     /// state machine without [`crate::StateMachine::snapshots`].
     pub snapshots: Option<SnapshotPolicy>,
     /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has
-    /// forgotten what it promised, so one of such a group gives no vote and does not stand for election for
-    /// `election_max` after it was opened again (docs/adr/0005). The same on all replicas. OM's groups have
-    /// it, SCM and pipelines do not.
+    /// forgotten what it promised, so a replica of such a group gives no vote and does not stand for election
+    /// for `election_max` after it was opened again (docs/adr/0005). It must be the same on all replicas.
+    /// OM's groups have it, SCM and pipelines do not.
     pub lease_reads: bool,
 }
 
 /// The beginning of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupStart {
-    /// The replica comes with the group, as one of these; all of them must be given the same.
+    /// The replica comes with the group, as one of these members; all of them must be given the same list.
     First(Vec<Member>),
-    /// Later: without members, quiet until a leader that was told of it ([`crate::Group::set_members`]) finds
-    /// it. Its id must never have been used in the group.
+    /// The replica joins later: it has no members, and is quiet until a leader that was told of it
+    /// ([`crate::Group::set_members`]) finds it. Its id must never have been used in the group.
     Join,
 }
 

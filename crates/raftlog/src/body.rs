@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use types::{CRC_CHUNK_BYTES, ChecksumMismatch, PayloadError};
 
-/// Meta is seldom longer: with this much of it a head is one read.
+/// The bytes of meta that are read with a header: meta is seldom longer, and then a head is one read.
 const META_GUESS_BYTES: usize = 256;
 
-/// Records up to this size are read whole with their head.
+/// The largest record that is read whole with its head.
 const WHOLE_RECORD_BYTES_MAX: u64 = 128 << 10;
 
 impl LogSpace {
@@ -40,7 +40,7 @@ impl LogSpace {
         let explain = |error| read_error(file.clone(), place.offset, error);
         let segment = self.files().open(&file).await.map_err(|error| explain(error.into()))?;
         match read_pieces(segment, place, range).await {
-            // It was deleted while it was read, and its file is another segment's by now.
+            // The segment was deleted while it was read, and its file is another segment's by now.
             Err(ScanError::Bad(_)) if self.is_missing(&file).await => Err(ReadError::NotFound { file }),
             read => read.map_err(explain),
         }

@@ -21,7 +21,7 @@ impl Cache {
         self.bytes
     }
 
-    /// The first entry it holds; `end` is the log's.
+    /// The first entry that the cache holds; `end` is the log's.
     pub(crate) fn first(&self, end: LogIndex) -> LogIndex {
         LogIndex(end.0 - self.entries.len() as u64)
     }

@@ -28,17 +28,18 @@ use types::{LogId, LogIndex, OwnerId, Term};
 pub(crate) const FILE_NAME: &str = "compacted";
 /// The bytes of the contents before the notes.
 const FIELDS_BYTES: usize = 8 + 4 + 4 + 8 + 8 + 8;
-/// The notes of a container are some bytes for each term, and for each chunk that was sent again.
+/// The most bytes of notes: those of a container are some bytes for each term, and for each chunk that was
+/// sent again.
 const NOTES_BYTES_MAX: usize = 4 << 20;
 const FILE: RecordFile = RecordFile::of_message(b"FLco", 1, FIELDS_BYTES + NOTES_BYTES_MAX);
 const NO_END: u32 = u32::MAX;
 
-/// What of an owner's files is the owner.
+/// The part of an owner's files that is the owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compacted {
     /// The segments with its records. Others are what a compaction left, or has not finished.
     pub segments: Range<u32>,
-    /// The first and the last record that ever stood in it; of one that was never compacted nobody asks.
+    /// The first and the last record that ever stood in the owner; nobody asks where it was never compacted.
     pub first: LogIndex,
     pub last: LogId,
     /// The caller's own word on what is no longer to be seen.
@@ -46,7 +47,7 @@ pub struct Compacted {
 }
 
 impl Compacted {
-    /// That of an owner that was never compacted.
+    /// The part that is the owner where it was never compacted: all of it.
     pub const NEVER: Compacted = Compacted {
         segments: 0..NO_END,
         first: LogIndex(0),
@@ -54,17 +55,17 @@ impl Compacted {
         notes: Bytes::new(),
     };
 
-    /// Whether records of it are gone.
+    /// Whether records of the owner are gone.
     pub fn is_compacted(&self) -> bool {
         self.segments.start > 0
     }
 
-    /// The same, as long as segments from this one on are being written.
+    /// What counts as long as segments from `end` on are being written: the segments before it.
     pub fn before(&self, end: u32) -> Compacted {
         Compacted { segments: self.segments.start..end, ..self.clone() }
     }
 
-    /// The same with all segments there are: as another disk gets it.
+    /// What counts on another disk that gets all segments there are.
     pub fn without_end(&self) -> Compacted {
         self.before(NO_END)
     }

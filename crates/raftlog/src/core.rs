@@ -13,8 +13,8 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 use types::{LogId, LogIndex};
 
-/// Bytes one write and sync takes together: enough to keep a device busy, little enough that the first in the
-/// round does not wait long for the last.
+/// The most bytes that one write and sync takes together: enough to keep a device busy, little enough that
+/// the first in the round does not wait long for the last.
 const ROUND_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) struct Core {
@@ -22,7 +22,7 @@ pub(crate) struct Core {
     pub(crate) space: Arc<LogSpace>,
     state: Mutex<State>,
     wake: Notify,
-    /// Marked when `flushed_end` moved or the log failed.
+    /// A mark that `flushed_end` moved or the log failed.
     flush_moved: watch::Sender<()>,
     stopped: watch::Sender<bool>,
 }
@@ -37,12 +37,13 @@ pub(crate) struct State {
     pub(crate) tail: Position,
     pub(crate) hard_state: Option<HardState>,
     pub(crate) committed: Option<LogId>,
-    /// Entries before this are on the disk; those from it on are only in the cache, and must stay there.
+    /// The end of what is on the disk: entries from it on are only in the cache, and must stay there.
     pub(crate) flushed_end: LogIndex,
-    /// Truncations queued: entries flushed before the truncation must not count for those that replace them.
+    /// The number of truncations queued: entries flushed before the truncation must not count for those that
+    /// replace them.
     truncations: usize,
     queue: VecDeque<Job>,
-    /// No more changes: the log failed, or was closed.
+    /// The reason why nothing changes any more: the log failed, or was closed.
     pub(crate) failure: Option<AppendError>,
     closing: bool,
 }
@@ -71,7 +72,7 @@ pub(crate) type Done = oneshot::Sender<Result<(), AppendError>>;
 pub(crate) struct Append {
     pub(crate) extents: Vec<Extent>,
     pub(crate) bytes: usize,
-    /// Log index after its last entry.
+    /// The log index after the append's last entry.
     pub(crate) end: LogIndex,
     pub(crate) completion: Completion,
 }
@@ -228,7 +229,7 @@ impl Core {
         state.cache.get(index, end).cloned()
     }
 
-    /// The memory of the entries it keeps.
+    /// The memory of the entries that the log keeps.
     pub(crate) fn cached_bytes(&self) -> usize {
         self.lock().cache.bytes()
     }
@@ -265,7 +266,8 @@ impl Core {
         self.wake.notified().await;
     }
 
-    /// Waits so long, or until the log is closed. Takes wake-ups for appends, so look for work afterwards.
+    /// Waits for `duration`, or until the log is closed. Takes wake-ups for appends, so look for work
+    /// afterwards.
     pub(crate) async fn pause(&self, duration: Duration) {
         let end = Instant::now() + duration;
         while !self.is_closing() {
@@ -275,8 +277,8 @@ impl Core {
         }
     }
 
-    /// Entries before `end` are durable, unless a truncation that is still queued has taken them out of the
-    /// log.
+    /// Takes note that entries before `end` are durable, unless a truncation that is still queued has taken
+    /// them out of the log.
     pub(crate) fn flushed(&self, end: LogIndex) {
         let mut state = self.lock();
         if state.truncations == 0 {

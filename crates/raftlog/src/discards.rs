@@ -38,24 +38,26 @@ const HEADER_BYTES: usize = CRC_AT + 4;
 const NAMELESS_BYTES: usize = 40;
 const RECORD_BYTES: usize = NAMELESS_BYTES + 16;
 const COUNT_MAX: usize = 1 << 16;
-/// A container of 2 GiB has half a million records of 4 KiB: 28 MiB here. A longer file is none of ours, and
-/// none gets so long: 4.7 million records are listed, and then no more.
+/// The most bytes of the file: 4.7 million records are listed, and then no more. A container of 2 GiB has
+/// half a million records of 4 KiB, 28 MiB here. A longer file is none of ours.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// Space is given back in whole blocks of this size, those of ext4 and xfs unless somebody chose others.
+/// The size of the whole blocks in which space is given back: those of ext4 and xfs, unless somebody chose
+/// others.
 pub const HOLE_BLOCK_BYTES: u64 = 4096;
 
 /// A record whose body is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discarded {
-    /// The tag under which the caller gave it up: all records of one tag go together.
+    /// The tag under which the caller gave the record up: all records of one tag go together.
     pub tag: u64,
     pub index: LogIndex,
-    /// Its place when it was given up. A compaction leaves it out, and then nothing is there.
+    /// The record's place when it was given up. A compaction leaves the record out, and then nothing is
+    /// there.
     pub place: Place,
     meta_bytes: u32,
     /// The caller's name of the tag, which the record's own head has as long as it is there. `None`: it was
-    /// written before there were names.
+    /// listed before there were names.
     pub name: Option<u128>,
 }
 
@@ -82,16 +84,16 @@ pub struct Discards {
 /// given up the same records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiscardsSum {
-    /// Tags.
+    /// The number of tags: the caller's blocks.
     pub blocks: u64,
-    /// Of all records, whatever their order; 0 where there is none. It tells sets apart that came about by
-    /// chance, and is no protection from somebody who makes them.
+    /// The digest of all records, whatever their order; 0 where there is none. It tells sets apart that came
+    /// about by chance, and is no protection from somebody who makes them.
     pub digest: u64,
     /// The bytes of the bodies of all that were ever given up.
     pub body_bytes: u64,
-    /// Of the records that are still there, what the holes in their bodies give back,
+    /// The bytes that the holes in the bodies of records that are still there give back.
     pub hole_bytes: u64,
-    /// and what they take all the same: a compaction gives that back.
+    /// The bytes that these records take all the same: a compaction gives them back.
     pub dead_bytes: u64,
 }
 
@@ -108,8 +110,8 @@ impl DiscardsSum {
 }
 
 impl Discarded {
-    /// FNV-1a over what is the same wherever the record stands, and splitmix64's last steps, without which
-    /// sums would meet: near records have near hashes.
+    /// The record's part of the digest: FNV-1a over what is the same wherever the record stands, and
+    /// splitmix64's last steps, without which sums would meet: near records have near hashes.
     fn digest(&self) -> u64 {
         let mut bytes = BytesMut::with_capacity(24);
         bytes.put_u64_le(self.tag);
@@ -174,7 +176,7 @@ impl Discards {
         Ok(discards.after(compacted))
     }
 
-    /// The list as it is now, unless it is this one.
+    /// The list as it is on the disk now; `None` when it is this one.
     pub async fn newer(&self, disk: &dyn Disk, owners_dir: &str) -> io::Result<Option<Discards>> {
         let compacted = Compacted::read(disk, owners_dir, self.owner).await?;
         let bytes = match disk.open(&path(owners_dir, self.owner), false).await {
@@ -197,7 +199,7 @@ impl Discards {
         Ok(Discards::decode(owner, &file.read_at(0, len as usize).await?))
     }
 
-    /// The same list of an owner that was compacted so.
+    /// This list, for an owner that was compacted as `compacted` says.
     pub fn after(self, compacted: Compacted) -> Discards {
         Discards { compacted, ..self }
     }
@@ -225,7 +227,7 @@ impl Discards {
         self.by_index.is_empty()
     }
 
-    /// Iterates in the order of their indexes.
+    /// Iterates over the records in the order of their indexes.
     pub fn iter(&self) -> impl Iterator<Item = &Discarded> {
         self.by_index.values()
     }
@@ -234,15 +236,16 @@ impl Discards {
         self.by_index.get(&index)
     }
 
-    /// Whether the body of this record was given up. One that was while its owner was being compacted is
-    /// listed where it stood before.
+    /// Whether the body of this record was given up. A record whose body was given up while its owner was
+    /// being compacted is listed where it stood before.
     pub fn contains(&self, index: LogIndex, place: &Place) -> bool {
         let has_moved =
             |listed: &Discarded| !self.is_here(listed) && self.compacted.segments.start <= place.segment;
         self.get(index).is_some_and(|listed| listed.place == *place || has_moved(listed))
     }
 
-    /// Whether a record stands where it is listed, unless somebody removed its file.
+    /// Whether no compaction has left a record out: it stands where it is listed, unless somebody removed its
+    /// file.
     fn is_here(&self, record: &Discarded) -> bool {
         record.place.segment >= self.compacted.segments.start
     }
@@ -257,7 +260,7 @@ impl Discards {
         gone.count() as u64 == end.0 - first.0
     }
 
-    /// The bytes that their holes give back.
+    /// The bytes that the records' holes give back.
     pub fn hole_bytes(&self) -> u64 {
         self.sum().hole_bytes
     }
@@ -278,14 +281,14 @@ impl Discards {
 }
 
 impl LogSpace {
-    /// The bodies of an owner that were given up.
+    /// The list of an owner's records whose bodies were given up, as it is read now.
     pub async fn discards(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
         Discards::read(&**self.disk(), owners_dir, owner).await
     }
 
-    /// [`LogSpace::discards`] that may be acted upon: they are durable, and it is the disk that says so. A process that
-    /// was killed, or whose sync failed, may have left in memory what never reached it. What this one writes itself is
-    /// durable, or ends the use of the disk.
+    /// The list of [`LogSpace::discards`], but one that may be acted upon: it is durable, and it is the disk
+    /// that says so. A process that was killed, or whose sync failed, may have left in memory what never
+    /// reached it. What this process writes itself is durable, or ends the use of the disk.
     pub async fn settled_discards(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
         let is_settled = self.settled.lock().expect("no holder panics").contains(&owner);
         if !is_settled {
@@ -416,7 +419,7 @@ impl LogSpace {
             return Err(io::Error::other(format!("{FILE_NAME} would pass {FILE_BYTES_MAX} bytes")));
         }
         let file = self.disk().open(&path(owners_dir, discards.owner), true).await?;
-        // What a crash left of a block that nobody acted upon.
+        // The file may end with what a crash left of a block that nobody acted upon.
         file.set_len(discards.bytes).await?;
         file.write_and_sync(discards.bytes, blocks).await?;
         self.disk().sync_dir(&owner_dir(owners_dir, discards.owner)).await?;
@@ -514,7 +517,7 @@ mod tests {
         assert_ne!(crc, old_crc);
     }
 
-    /// Its sync fails, and the page cache goes on showing what may never have reached the disk.
+    /// The list's sync fails, and the page cache goes on showing what may never have reached the disk.
     #[tokio::test]
     async fn a_list_that_is_acted_upon_is_there_after_a_loss_of_power() {
         let owner = OwnerId(0x11);

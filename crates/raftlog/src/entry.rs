@@ -9,11 +9,11 @@ pub struct Entry {
     pub kind: u8,
     pub meta: Bytes,
     pub body: Payload,
-    /// Records after this one belong to this owner, in a directory of its own.
+    /// The owner of the records after this one, where it is another, with a directory of its own.
     pub roll_to: Option<OwnerId>,
 }
 
-/// A record's place: good for as long as its owner exists.
+/// A record's place: good for as long as its owner exists and is not compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub owner: OwnerId,
@@ -40,6 +40,6 @@ pub struct BodyPieces {
     pub bytes: Bytes,
     pub crcs: Vec<u32>,
     pub first_piece_bytes: u32,
-    /// That of the record whose body it is.
+    /// The meta of the record whose body it is.
     pub meta: Bytes,
 }

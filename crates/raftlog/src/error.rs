@@ -9,7 +9,7 @@ pub enum OpenError {
     Inconsistent { log: u64, why: String },
     #[error("log {log}: {source}")]
     Io { log: u64, source: std::io::Error },
-    /// What its files have does not come back.
+    /// The disk does not give back what the log's files have.
     #[error("log {log}: it cannot be read: {source}")]
     Unreadable { log: u64, source: std::io::Error },
 }
@@ -40,7 +40,7 @@ pub enum ReadError {
     Damaged { file: String, offset: u64, why: String },
     #[error("{file}: {why}")]
     Io { file: String, fault: ReadFault, why: String },
-    /// Its records stand in other segments by now: whoever reads all of them begins again.
+    /// The owner's records stand in other segments by now: whoever reads all of them begins again.
     #[error("owner {0} was compacted while it was read")]
     Compacted(OwnerId),
 }
@@ -58,8 +58,8 @@ impl OpenError {
 }
 
 impl ReadError {
-    /// Whether it says that the bytes are wrong, gone, or not to be had from the medium. Any other read may
-    /// succeed when it is tried again.
+    /// Whether the error says that the bytes are wrong, gone, or not to be had from the medium. Any other
+    /// read may succeed when it is tried again.
     pub fn condemns(&self) -> bool {
         match self {
             ReadError::Damaged { .. } | ReadError::NotFound { .. } => true,

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Segments kept open for reading.
+/// The most segments that are kept open for reading.
 const FILES_MAX: usize = 256;
 
 /// Open segments, so that a read is one operation of the disk and not two.

@@ -5,7 +5,8 @@ use tokio::sync::oneshot;
 type Outcome = Result<(), AppendError>;
 type Callback = Box<dyn FnOnce(Outcome) + Send>;
 
-/// Written but not yet durable: resolves after the sync that covers the append, in append order.
+/// The token of an append that is not yet durable: it resolves after the sync that covers the append, in
+/// append order.
 #[must_use = "an append is durable only when its token has resolved"]
 pub struct FlushToken {
     slot: Arc<Mutex<Slot>>,
@@ -27,7 +28,8 @@ pub(crate) fn token() -> (FlushToken, Completion) {
 }
 
 impl FlushToken {
-    /// Cancellation safe: the append goes on without its observer.
+    /// Waits until the append is durable or has failed. Cancellation safe: the append goes on without its
+    /// observer.
     pub async fn durable(self) -> Result<(), AppendError> {
         let (sender, outcome) = oneshot::channel();
         self.on_durable(move |outcome| {

@@ -38,7 +38,8 @@ pub(crate) const TEMPORARY_NAME: &str = "hard-state.tmp";
 const MAGIC: [u8; 4] = *b"FLhs";
 const VERSION: u8 = 1;
 pub(crate) const SLOT_BYTES: usize = 512;
-/// Slots stand in different physical sectors, also of drives that write 4 KiB at once.
+/// The offsets of the slots, which stand in different physical sectors, also of drives that write 4 KiB at
+/// once.
 pub(crate) const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 pub(crate) const FILE_BYTES: u64 = 8192;
 pub(crate) const CRC_AT: usize = SLOT_BYTES - 4;
@@ -63,10 +64,10 @@ pub(crate) struct SlotRecord {
     /// opening.
     pub(crate) start: Position,
     pub(crate) committed: Option<LogId>,
-    /// Records up to here were synced when the slot was written: what recovery must find.
+    /// The last record that was synced when the slot was written: recovery must find all up to it.
     pub(crate) durable: Option<LogId>,
-    /// The newest segment: its file was there, durably, before a record was written to it. Said anew before
-    /// it is removed.
+    /// The newest segment: its file was there, durably, before a record was written to it. The slot is
+    /// written anew before the segment is removed.
     pub(crate) begun: Option<SegmentId>,
 }
 
@@ -112,7 +113,8 @@ impl SlotRecord {
         out.freeze()
     }
 
-    /// `None` when the slot was never written, or not whole, or says more than this version would write.
+    /// The sequence and the facts of a slot; `None` when it was never written, or not whole, or says more
+    /// than this version would write.
     pub(crate) fn decode(slot: &[u8]) -> Option<(u64, SlotRecord)> {
         let (sequence, record) = SlotRecord::decode_fields(slot)?;
         let is_known = record.encode(sequence) == slot && sequence <= NUMBER_MAX && record.is_possible();
@@ -197,7 +199,7 @@ impl HardStateFile {
         Ok(Some((HardStateFile { file, sequence, synced_slot, hint: None }, record)))
     }
 
-    /// Durable on return.
+    /// Writes a record, durably on return.
     pub(crate) async fn save(&mut self, record: &SlotRecord) -> io::Result<()> {
         self.finish_hint().await?;
         let (slot, bytes) = self.next(record);
@@ -206,8 +208,8 @@ impl HardStateFile {
         Ok(())
     }
 
-    /// Starts writing without a sync, for what is only a hint. `record` must agree with what was saved last
-    /// in all that is a promise.
+    /// Starts writing a record without a sync, for what is only a hint. `record` must agree with what was
+    /// saved last in all that is a promise.
     pub(crate) async fn start_hint(&mut self, record: &SlotRecord) -> io::Result<()> {
         self.finish_hint().await?;
         let (slot, bytes) = self.next(record);
@@ -289,7 +291,7 @@ mod tests {
         assert_eq!(SlotRecord::decode(&slot[..511]), None);
     }
 
-    /// Found by the fuzzer: what has no meaning was passed over.
+    /// Found by the fuzzer: fields that have no meaning were passed over.
     #[test]
     fn a_slot_that_says_more_than_is_known_is_none() {
         let bare = SlotRecord {

@@ -10,7 +10,7 @@ pub(crate) struct Index {
     first: LogIndex,
     slots: VecDeque<Slot>,
     runs: VecDeque<Run>,
-    /// Number of the first run in `runs`; slots count runs from the log's opening.
+    /// The number of the first run in `runs`; slots count runs from the log's opening.
     first_run: u32,
 }
 
@@ -52,7 +52,7 @@ impl Located {
 }
 
 impl Index {
-    /// Empty; the next entry will be at `next`.
+    /// An empty index; the next entry will be at `next`.
     pub(crate) fn starting_at(next: LogIndex) -> Index {
         Index { first: next, slots: VecDeque::new(), runs: VecDeque::new(), first_run: 0 }
     }
@@ -151,7 +151,8 @@ impl Index {
         None
     }
 
-    /// Removes the entries from `end` on; returns the files they had to themselves or shared, oldest first.
+    /// Removes the entries from `end` on; returns the file of the last entry that stays, if there is one, and
+    /// theirs, oldest first.
     pub(crate) fn truncate(&mut self, end: LogIndex) -> Vec<SegmentId> {
         let kept = usize::try_from(end.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX);
         self.slots.truncate(kept);

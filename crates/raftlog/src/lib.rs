@@ -1,8 +1,8 @@
 //! Records, segments, logs: the log engine, which is also the container store.
 //!
-//! Knows nothing of Raft's rules, gRPC or RocksDB. A [`LogSpace`] is one disk with its writers; it holds many
-//! [`Log`]s. A log is a chain of segments; each segment belongs to an owner (a container, or a metadata
-//! group), and its records stay readable by place after the log has forgotten their index.
+//! The crate knows nothing of Raft's rules, gRPC or RocksDB. A [`LogSpace`] is one disk with its writers; it
+//! holds many [`Log`]s. A log is a chain of segments; each segment belongs to an owner (a container, or a
+//! metadata group), and its records stay readable by place after the log has forgotten their index.
 //!
 //! The way of an append: [`Log::append`] gives the entries their places ([`index`]), keeps them in memory
 //! ([`cache`]) and queues their bytes ([`core`]); the log's writer task ([`writer`]) takes everything queued,

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use types::{LogId, LogIndex};
 
-/// Bodies up to here are copied behind their header: cheaper than one more buffer in the write.
+/// The largest body that is copied behind its header: cheaper than one more buffer in the write.
 const COPIED_BODY_BYTES_MAX: usize = 4096;
 
 /// One Raft group's log; a cheap handle. Calls that change it come from one task at a time. When the last
@@ -174,7 +174,7 @@ impl Log {
         self.core().change(|_, done| Ok(Some(Job::DeletePurged { done }))).await
     }
 
-    /// Durable on return.
+    /// Saves the hard state, durably on return.
     pub async fn save_hard_state(&self, hard_state: HardState) -> Result<(), AppendError> {
         let outcome = self.core().change(|state, done| {
             state.hard_state = Some(hard_state);
@@ -301,7 +301,7 @@ impl ExtentBuilder {
         let body = entry.body.bytes();
         let copied_bytes =
             if body.len() <= COPIED_BODY_BYTES_MAX { record_bytes } else { record_bytes - body.len() as u64 };
-        // Else it grows, and is copied, several times.
+        // Without this the buffer would grow, and be copied, several times.
         self.staging.reserve(copied_bytes as usize);
         encode_head(log, entry, &located.place(), &mut self.staging);
         if body.len() <= COPIED_BODY_BYTES_MAX {

@@ -4,22 +4,24 @@ use types::OwnerId;
 /// Limits of a [`crate::LogSpace`].
 #[derive(Clone, Debug)]
 pub struct LogSpaceOptions {
-    /// A segment is closed when the next record would pass this size. Must be the same on all replicas of a
-    /// group: it decides where records stand.
+    /// The size at which a segment is closed: the next record would pass it. Must be the same on all replicas
+    /// of a group: it decides where records stand.
     pub segment_bytes_max: u64,
-    /// Recent entries kept in memory for replication and apply: per log, and all logs of the disk together.
-    /// Entries that are not yet durable are kept whatever the limits.
+    /// The bytes of recent entries kept in memory for replication and apply: of one log, and of all logs of
+    /// the disk together. Entries that are not yet durable are kept whatever the limits.
     pub cache_bytes_per_log_max: usize,
     pub cache_bytes_max: usize,
     /// Where several disks share their memory, the limit of all of them, in place of `cache_bytes_max`.
     pub shared: Option<SharedMemory>,
-    /// Appends queued for the disk and not yet durable; more are refused with [`crate::AppendError::Busy`].
+    /// The bytes of appends queued for the disk and not yet durable; more are refused with
+    /// [`crate::AppendError::Busy`].
     pub unflushed_bytes_max: usize,
-    /// Kept free for what cannot be refused (votes, elections, what is under way):
+    /// The bytes kept free for what cannot be refused (votes, elections, what is under way):
     /// [`crate::LogSpace::check_space`] answers [`crate::AppendError::DiskFull`] below it.
     pub reserve_bytes: u64,
-    /// Files of deleted segments kept for the next ones, all logs of the disk together; 0 keeps none. They
-    /// count as free space, and are given back when there is less than this above the reserve.
+    /// The bytes of deleted segments' files kept for the next segments, of all logs of the disk together; 0
+    /// keeps none. They count as free space, and are given back when there is less than this above the
+    /// reserve.
     pub spare_bytes_max: u64,
 }
 
@@ -56,8 +58,8 @@ impl LogSpaceOptions {
 /// The place of a log on its disk.
 #[derive(Clone, Debug)]
 pub struct LogSpec {
-    /// Stands in every record, so that a record of another log cannot pass for one of this. The same on all
-    /// replicas of a group, or their segments differ.
+    /// The log's number, which stands in every record, so that a record of another log cannot pass for one of
+    /// this. It is the same on all replicas of a group, or their segments would differ.
     pub log: u64,
     /// Directory of the log's own small files (hard state).
     pub dir: String,

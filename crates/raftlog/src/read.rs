@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use types::LogIndex;
 
-/// Entries one call plans for; the caller comes back for more.
+/// The most entries that one call plans for; the caller comes back for more.
 const PLANNED_MAX: usize = 4096;
 
 enum Planned {
@@ -20,8 +20,8 @@ enum Planned {
 }
 
 impl Log {
-    /// Entries of `range`, from its start, at least one, until `bytes_max` is passed. A range that ends after
-    /// the log is cut short.
+    /// Reads entries of `range`, from its start, at least one, until `bytes_max` is passed. A range that ends
+    /// after the log is cut short.
     pub async fn read(&self, range: Range<LogIndex>, bytes_max: usize) -> Result<Vec<Entry>, ReadError> {
         let core = self.core();
         let plan = plan(core, range, bytes_max)?;
@@ -36,7 +36,8 @@ impl Log {
         Ok(entries)
     }
 
-    /// Like [`Log::read`] without bodies: memory only for recent entries, headers from disk for older ones.
+    /// Reads entries as [`Log::read`] does, without their bodies: recent ones from memory alone, of older
+    /// ones the heads from the disk.
     pub async fn read_meta(
         &self,
         range: Range<LogIndex>,
@@ -124,7 +125,7 @@ impl Source<'_> {
         Ok(&mut self.reader.as_mut().expect("opened above").1)
     }
 
-    /// A read that failed because the entry was truncated meanwhile is no damage.
+    /// The error of a read that failed: where the entry was truncated meanwhile, that is no damage.
     fn explain(&self, located: Located, error: ScanError) -> ReadError {
         let state = self.core.lock();
         let index = located.id.index;

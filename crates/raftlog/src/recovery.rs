@@ -33,7 +33,7 @@ pub(crate) struct Recovered {
     pub(crate) segment_index: SegmentIndexWriter,
 }
 
-/// Repeating it, also after it was interrupted anywhere, gives the same log.
+/// Recovers a log from its files. Repeating it, also after it was interrupted anywhere, gives the same log.
 pub(crate) async fn recover(disk: &Arc<dyn Disk>, spec: &LogSpec) -> Result<Recovered, OpenError> {
     let recovery = Recovery { disk: &**disk, spec };
     let (mut hard_state, mut record) = recovery.hard_state().await?;
@@ -82,7 +82,7 @@ impl Chain {
         self.index.push(located);
     }
 
-    /// The index of the next record, if it is known: that of the first of a log may be any.
+    /// The index of the next record, if it is known: the first record of a log may have any.
     fn next(&self) -> Option<LogIndex> {
         let end = self.index.end();
         (!self.index.is_empty() || end > LogIndex(0)).then_some(end)
@@ -185,7 +185,8 @@ impl Recovery<'_> {
         Ok(chain)
     }
 
-    /// The file of the newest segment is made before a record goes there: when it is gone, so may be records.
+    /// Refuses a log whose newest segment has no file: the file is made before a record goes there, so when
+    /// it is gone, records may be.
     async fn check_begun(&self, record: &SlotRecord, chain: &Chain) -> Result<(), OpenError> {
         let Some(begun) = record.begun.filter(|begun| *begun >= record.start.file()) else { return Ok(()) };
         if self.open_segment(begun).await?.is_some() {
@@ -249,7 +250,8 @@ impl Recovery<'_> {
         Ok(true)
     }
 
-    /// Bodies that were synced are not read; but a file that ends within one shows it.
+    /// Refuses a file that ends within the last record found in it: bodies that were synced are not read, but
+    /// this shows.
     fn check_whole(&self, open: &OpenSegment, chain: &Chain) -> Result<(), OpenError> {
         let Some(last) = chain.index.last().filter(|last| last.position.file() == open.id) else {
             return Ok(());
@@ -262,9 +264,9 @@ impl Recovery<'_> {
     }
 
     /// Adds the records that the segment's index names, as far as they are known to have been synced. The
-    /// index is not: the last of its records must be there, or none of it counts. Then it is of this segment
-    /// as it is now: its blocks are of one history (their checksums say so), an id stands for one entry, and
-    /// a record's place follows from those before it.
+    /// index was not synced: the last of its records must be there, or none of it counts. If it is, the index
+    /// is of this segment as it is now: its blocks are of one history (their checksums say so), an id stands
+    /// for one entry, and a record's place follows from those before it.
     async fn follow_index(
         &self,
         reader: &mut SegmentReader,
@@ -294,7 +296,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Whether a record stands where an index has it; if so, where the log goes after it.
+    /// Checks that a record stands where an index has it; answers the owner to which it sends the log, if it
+    /// does.
     async fn confirm(
         &self,
         reader: &mut SegmentReader,
@@ -347,7 +350,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// A finished segment is its records and nothing else.
+    /// Cuts off what stands behind a finished segment's records: it is these and nothing else.
     async fn trim(&self, open: &OpenSegment, end: u64) -> Result<(), OpenError> {
         if open.end > end {
             open.file.set_len(end).await.map_err(|e| self.io(e))?;
@@ -396,8 +399,9 @@ impl Recovery<'_> {
         }
     }
 
-    /// Newest first, each durable before the next: a crash in between leaves no later segment without its
-    /// predecessor, which would be taken for damage.
+    /// Removes the owner's segments after the one the log ends in, newest first, each durably before the
+    /// next: a crash in between leaves no later segment without its predecessor, which would be taken for
+    /// damage.
     async fn remove_segments_after(&self, tail: Position) -> Result<(), OpenError> {
         for segment in self.segments_after(tail).await?.into_iter().rev() {
             let id = SegmentId { owner: tail.owner, segment };
@@ -470,7 +474,8 @@ impl Recovery<'_> {
     }
 }
 
-/// The first record of a log without a purged entry may have any index.
+/// Checks that a record follows the last one; the first record of a log without a purged entry may have any
+/// index.
 fn check_follows(head: &Head, chain: &Chain) -> Result<(), DecodeError> {
     check_field("index", head.header.id.index.0, chain.next().unwrap_or(head.header.id.index).0)
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use types::OwnerId;
 
-/// Written at once: enough that it goes around the page cache.
+/// The bytes that are written at once: enough that they go around the page cache.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// The new segments of an owner, as far as they are written. None of them counts before the file `compacted`
@@ -24,7 +24,7 @@ pub struct Rewrite {
     /// The place of the next record, if it fits.
     at: Position,
     open: Option<Arc<dyn File>>,
-    /// What is yet to be written, and where it begins.
+    /// The bytes that are yet to be written; `buffer_offset` is where they begin.
     buffer: BytesMut,
     buffer_offset: u64,
     segments: Range<u32>,
@@ -37,13 +37,14 @@ impl Rewrite {
         self.open.is_none() || self.at.fit(record.bytes, self.segment_bytes_max) != self.at
     }
 
-    /// Finishes the segment before, and creates the next. It must have none of that number which counts.
+    /// Finishes the segment before, and creates the next. The owner must have no segment of that number which
+    /// counts.
     pub async fn begin_segment(&mut self) -> io::Result<()> {
         self.finish_segment().await?;
         let segment = self.segments.end;
         self.at = Position { segment, offset: 0, ..self.at };
         let file = self.disk.open(&self.at.file().path(&self.owners_dir), true).await?;
-        // What a compaction before this one left.
+        // The file may be one that a compaction before this one left.
         file.set_len(0).await?;
         (self.open, self.buffer_offset, self.segments.end) = (Some(file), 0, segment + 1);
         Ok(())
@@ -65,7 +66,8 @@ impl Rewrite {
         Ok(place)
     }
 
-    /// All of it is durable on return, and counts for nothing. Answers the numbers of its segments.
+    /// Finishes the copy: all of it is durable on return, and counts for nothing yet. Answers the numbers of
+    /// its segments.
     pub async fn finish(mut self) -> io::Result<Range<u32>> {
         self.finish_segment().await?;
         self.disk.sync_dir(&owner_dir(&self.owners_dir, self.at.owner)).await?;

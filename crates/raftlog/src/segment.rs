@@ -2,16 +2,16 @@ use crate::Place;
 use crate::record::ALIGNMENT;
 use types::OwnerId;
 
-/// Space is allocated in growing steps, so that the log of an empty pipeline stays small and a busy one
-/// seldom waits for the file system's journal: 4, 8, 16, 32, 64, 128 MiB.
+/// The steps in which space is allocated; they grow, so that the log of an empty pipeline stays small and a
+/// busy one seldom waits for the file system's journal: 4, 8, 16, 32, 64, 128 MiB.
 const ALLOCATION_STEP_BYTES_MIN: u64 = 4 << 20;
 const ALLOCATION_STEP_BYTES_MAX: u64 = 64 << 20;
 
-/// No index, and no count of bytes or writes, gets here: a larger one was not written by this code, and
+/// The bound of indexes, and of counts of bytes or writes: a larger one was not written by this code, and
 /// nothing is counted on from it.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-/// Offsets in a segment are below this: [`crate::index`] keeps them in 32 bits, in units of 8.
+/// The end of the offsets in a segment: [`crate::index`] keeps them in 32 bits, in units of 8.
 const OFFSET_END: u64 = 32 << 30;
 
 pub(crate) const SEGMENT_MAX: u32 = u32::MAX / 2;
@@ -76,7 +76,7 @@ impl Position {
     }
 }
 
-/// One file of an owner. Later ones of a log are larger.
+/// A segment's name. Later segments of a log have larger ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SegmentId {
     pub(crate) owner: OwnerId,

@@ -1,6 +1,6 @@
 //! The places of a segment's records, in a file beside it: docs/format/segment-index.md. Opening a log reads
-//! these instead of every record's head. Derived from the segment and never synced, so nothing in it is
-//! believed that the hard state's durable mark and the segment's own last record do not confirm.
+//! these instead of every record's head. The file is derived from the segment and never synced, so nothing in
+//! it is believed that the hard state's durable mark and the segment's own last record do not confirm.
 //!
 //! ```text
 //! offset size field
@@ -34,15 +34,15 @@ const CRC_AT: usize = 60;
 const HEADER_BYTES: usize = CRC_AT + 4;
 const SLOT_BYTES: usize = 8;
 const COUNT_MAX: usize = 1 << 16;
-/// No segment is so long; sums of offsets below it do not overflow.
+/// The bound of offsets: no segment is so long, and sums of offsets below it do not overflow.
 const OFFSET_MAX: u64 = 1 << 40;
 
-/// The records of a segment fill 72 bytes each at least, so the index of one of 128 MiB has 15 MiB at most. A
-/// longer file is none of ours.
+/// The most bytes of an index. The records of a segment fill 72 bytes each at least, so the index of one of
+/// 128 MiB has 15 MiB at most. A longer file is none of ours.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// A block is written when so many records, or records of so many bytes, are not in the index yet: what a
-/// crash leaves to be walked record by record.
+/// The number of records, or their bytes, that are not in the index yet when a block is written: what a crash
+/// leaves to be walked record by record.
 const PENDING_RECORDS_MAX: u64 = 4096;
 const PENDING_BYTES_MAX: u64 = 8 << 20;
 
@@ -58,12 +58,12 @@ struct Block {
     file: SegmentId,
     first: LogId,
     start_offset: u64,
-    /// Bytes of meta and body.
+    /// The bytes of meta and body of each record.
     lengths: Vec<(u32, u32)>,
 }
 
 impl Block {
-    /// `before` is the checksum of the block before it, 0 for the first.
+    /// The block's bytes and checksum; `before` is the checksum of the block before it, 0 for the first.
     fn encode(&self, before: u32) -> (Bytes, u32) {
         let mut out = BytesMut::with_capacity(HEADER_BYTES + self.lengths.len() * SLOT_BYTES);
         out.put_slice(&MAGIC);
@@ -131,8 +131,8 @@ impl Block {
     }
 }
 
-/// Goes on from the block before: blocks of two histories, which a disk that lost some writes may have kept
-/// side by side, do not pass for one index.
+/// The checksum of a block, which goes on from that of the block before: blocks of two histories, which a
+/// disk that lost some writes may have kept side by side, do not pass for one index.
 fn checksum(before: u32, block: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(before, &block[..CRC_AT]), &block[HEADER_BYTES..])
 }
@@ -233,7 +233,7 @@ pub(crate) struct SegmentIndexWriter {
     /// The bytes of the blocks in it; `crc` is the checksum of the last of them.
     bytes: u64,
     crc: u32,
-    /// Entries of the segment before this one are in it.
+    /// The first entry that the index lacks: those of the segment before it are there.
     next: LogIndex,
 }
 
@@ -242,8 +242,8 @@ impl SegmentIndexWriter {
         SegmentIndexWriter { log, open: None, bytes: 0, crc: 0, next: LogIndex(0) }
     }
 
-    /// Whether so much of a segment is missing that a block should be written. Entries before `end` are on
-    /// the disk.
+    /// Whether so much of a segment is missing in its index that a block should be written. Entries before
+    /// `end` are on the disk.
     pub(crate) fn is_due(&self, id: SegmentId, end: LogIndex, index: &Index) -> bool {
         let next = self.next_of(id, index);
         let (Some(first), Some(last)) = (index.get(next), end.0.checked_sub(1)) else { return false };
@@ -286,7 +286,7 @@ impl SegmentIndexWriter {
         }
     }
 
-    /// Writes, and does not sync: what a crash takes is walked record by record.
+    /// Writes blocks, and does not sync them: what a crash takes is walked record by record.
     pub(crate) async fn write(
         &mut self,
         disk: &dyn Disk,
@@ -299,7 +299,7 @@ impl SegmentIndexWriter {
         }
         let file = match &self.open {
             Some((open, file)) if *open == id => file.clone(),
-            // The segment is new, or was cut: from its start.
+            // The segment is new, or was cut: its index is written from the start.
             _ => {
                 let file = disk.open(&path(id, owners_dir), true).await?;
                 file.set_len(0).await?;
@@ -320,7 +320,7 @@ impl SegmentIndexWriter {
         Ok(())
     }
 
-    /// The next block begins a new index.
+    /// Forgets the index that is open: the next block begins a new one.
     pub(crate) fn forget(&mut self) {
         self.open = None;
     }
@@ -342,7 +342,7 @@ pub(crate) async fn clear(disk: &dyn Disk, owners_dir: &str, id: SegmentId) -> i
     }
 }
 
-/// Goes before its segment goes.
+/// Removes the index of a segment, before the segment goes.
 pub(crate) async fn remove(disk: &dyn Disk, owners_dir: &str, id: SegmentId) -> io::Result<()> {
     match disk.remove_file(&path(id, owners_dir)).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

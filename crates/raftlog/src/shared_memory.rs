@@ -13,7 +13,7 @@ pub struct SharedMemory {
 
 struct Shared {
     bytes_max: usize,
-    /// Signed: a log's memory may be counted off before it was counted in.
+    /// The bytes that logs keep. Signed: a log's memory may be counted off before it was counted in.
     cached: AtomicIsize,
     held: AtomicUsize,
     caches: Mutex<Vec<Weak<dyn Caches>>>,
@@ -21,14 +21,14 @@ struct Shared {
 
 /// The logs of a disk.
 pub(crate) trait Caches: Send + Sync {
-    /// What each of them keeps.
+    /// The bytes that each log keeps.
     fn cached_bytes_of_each(&self) -> Vec<usize>;
 
-    /// Has each of them let go of what it can that is more than this.
+    /// Has each log let go of what it can that is more than `bytes_max`.
     fn shrink_each_to(&self, bytes_max: usize);
 }
 
-/// Bytes that somebody holds, until it is dropped.
+/// Bytes that somebody holds, until this is dropped.
 #[must_use]
 pub struct Held {
     memory: SharedMemory,
@@ -58,7 +58,7 @@ impl SharedMemory {
         self.shared.bytes_max
     }
 
-    /// The entries that logs keep, with those that are not durable yet.
+    /// The bytes of the entries that logs keep, with those that are not durable yet.
     pub fn cached_bytes(&self) -> usize {
         self.shared.cached.load(Ordering::Relaxed).max(0) as usize
     }
@@ -74,8 +74,8 @@ impl SharedMemory {
         }
     }
 
-    /// Cuts the largest logs down until all of them keep seven eighths of what is left for them: of the whole,
-    /// the next append would be beyond it again, and every append would look at all logs.
+    /// Cuts the largest logs down until all of them keep seven eighths of what is left for them: with the
+    /// whole, the next append would be beyond it again, and every append would look at all logs.
     fn make_room(&self) {
         let left = self.shared.bytes_max.saturating_sub(self.shared.held.load(Ordering::Relaxed));
         if self.cached_bytes() <= left {

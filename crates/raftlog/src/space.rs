@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::OwnerId;
 
-/// The disk's free space is asked for this often at most ...
+/// The age of the disk's last answer from which on it is asked anew how much space it has free.
 const FREE_BYTES_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// One disk's logs and their writers.
@@ -27,7 +27,8 @@ pub struct LogSpace {
     /// Owners whose lists of discards this process has settled.
     pub(crate) settled: Mutex<HashSet<OwnerId>>,
     pub(crate) unflushed_bytes: AtomicUsize,
-    /// Signed: a log's memory may be counted off before it was counted in.
+    /// The bytes of the entries that logs keep. Signed: a log's memory may be counted off before it was
+    /// counted in.
     pub(crate) cached_bytes: AtomicIsize,
     pub(crate) memory: SharedMemory,
     free: Arc<Free>,
@@ -35,7 +36,7 @@ pub struct LogSpace {
     pub(crate) counts: SpaceCounts,
 }
 
-/// A log's directory is opened by one at a time.
+/// The state of a log's directory, which is opened by one at a time.
 enum Entry {
     Opening,
     Open(Weak<Core>),
@@ -91,10 +92,10 @@ impl LogSpace {
         &self.spares
     }
 
-    /// Forgets a log (its `dir`), durably; its owners' segments stay. An open one is closed first. When a
-    /// crash interrupted it, it is to be repeated before anything relies on it. Before a log of this number
-    /// is created again, its owners are to be deleted, the first one last: as long as that has segments,
-    /// `open` refuses to.
+    /// Forgets a log (its `dir`), durably; its owners' segments stay. An open log is closed first. When a
+    /// crash interrupted the removal, it is to be repeated before anything relies on it. Before a log of this
+    /// number is created again, its owners are to be deleted, the first one last: as long as that has
+    /// segments, `open` refuses to.
     pub async fn remove(&self, spec: &LogSpec) -> std::io::Result<()> {
         if let Some(core) = self.open_core(&spec.dir) {
             core.close();
@@ -157,7 +158,7 @@ impl LogSpace {
         self.lock_logs().values().filter_map(open).collect()
     }
 
-    /// A log has closed.
+    /// Forgets a log that has closed.
     pub(crate) fn forget(&self, core: &Arc<Core>) {
         let mut logs = self.lock_logs();
         if let Some(Entry::Open(known)) = logs.get(&core.spec.dir)
@@ -222,7 +223,7 @@ impl LogSpace {
         AppendError::DiskFull { free_bytes: self.free_bytes(), reserve_bytes: self.options.reserve_bytes }
     }
 
-    /// Spares are free space: they are removed when somebody needs it.
+    /// The space that the disk has free. Spares are part of it: they are removed when somebody needs it.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free.bytes.load(Ordering::Relaxed).saturating_add(self.spares.bytes())
     }
@@ -236,7 +237,7 @@ impl LogSpace {
         }
         let answer = self.disk.space();
         let (spares, options) = (self.spares.clone(), self.options.clone());
-        // Ends with the few operations it waits for.
+        // The task ends with the few operations it waits for.
         tokio::spawn(async move {
             if let Ok(space) = answer.await {
                 free.bytes.store(space.free_bytes, Ordering::Relaxed);

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 /// Measurements of a disk's writers.
 #[derive(Debug, Default)]
 pub(crate) struct SpaceCounts {
-    /// One write and sync of what had queued up in a log.
+    /// The time of each write and sync of what had queued up in a log.
     pub(crate) write_and_sync: Histogram,
-    /// One durable change of a log's hard state: votes, mostly.
+    /// The time of each durable change of a log's hard state: votes, mostly.
     pub(crate) hard_state: Histogram,
 }
 
@@ -17,24 +17,24 @@ pub struct SpaceMetrics {
     pub logs: usize,
     pub write_and_sync_nanos: Distribution,
     pub hard_state_nanos: Distribution,
-    /// Appended and not yet durable, and its limit.
+    /// The bytes appended and not yet durable, and their limit.
     pub unflushed_bytes: usize,
     pub unflushed_bytes_max: usize,
-    /// Recent entries kept in memory, and their limit, which others may share.
+    /// The bytes of recent entries kept in memory, and their limit, which others may share.
     pub cached_bytes: usize,
     pub cached_bytes_max: usize,
     /// The space that the disk had free when it was last asked, and what is kept of it for what cannot be
     /// refused. `None` before a log is opened.
     pub free_bytes: Option<u64>,
     pub reserve_bytes: u64,
-    /// It takes no new data for lack of space.
+    /// Whether the disk takes no new data for lack of space.
     pub is_full: bool,
     /// The reason why the disk takes nothing until the next start.
     pub failure: Option<String>,
 }
 
 impl LogSpace {
-    /// Asks the disk nothing.
+    /// The measurements of this moment; the disk is asked nothing.
     pub fn metrics(&self) -> SpaceMetrics {
         let options = self.options();
         let free_bytes = Some(self.free_bytes()).filter(|&bytes| bytes != u64::MAX);
@@ -82,7 +82,7 @@ const FAILED: Metric = metric(
 );
 
 impl SpaceMetrics {
-    /// Writes them for the disk of that name.
+    /// Writes the metrics for the disk of that name.
     pub fn expose(&self, disk: &str, exposition: &mut Exposition) {
         let labels = [("disk", disk)];
         exposition.gauge(LOGS, &labels, self.logs as u64);

@@ -31,7 +31,7 @@ pub(crate) struct Spares {
 #[derive(Default)]
 struct Kept {
     spares: Vec<Spare>,
-    /// Left by a deletion that failed or was given up on the way: to be removed.
+    /// Files to be removed that a deletion left which failed or was given up on the way.
     doomed: Vec<Spare>,
     /// The bytes of all of these, and of those that are on their way here.
     bytes: u64,
@@ -41,7 +41,7 @@ struct Kept {
 pub(crate) struct Spare {
     number: u64,
     bytes: u64,
-    /// The segment it was.
+    /// The segment that the file was.
     was: SegmentId,
 }
 
@@ -132,7 +132,7 @@ impl Spares {
         };
         let Some(spare) = self.reserve(id, bytes, bytes_max) else { return Ok(false) };
         let to = spare.path();
-        // From here on whoever gives up leaves it to be removed.
+        // From here on whoever gives up leaves the file to be removed.
         collected.spares.push(spare);
         let created = || self.disk.create_dir_all(DIR);
         let renamed = match self.dir_created.get_or_try_init(created).await {
@@ -156,8 +156,7 @@ impl Spares {
         Some(Spare { number: kept.next_number, bytes, was })
     }
 
-    /// Makes these spares ones that may be taken, from now on. Nobody reads them under their old names any
-    /// more.
+    /// Lets these spares be taken from now on: nobody reads them under their old names any more.
     pub(crate) fn keep(&self, mut collected: Collected<'_>) {
         let spares = std::mem::take(&mut collected.spares);
         self.lock().spares.extend(spares);
@@ -190,7 +189,7 @@ impl Spares {
         Some(kept.spares.remove(at))
     }
 
-    /// Removes all spares, as somebody needs their space: how much that was.
+    /// Removes all spares, as somebody needs their space; answers how much that was.
     pub(crate) async fn give_back(&self) -> io::Result<u64> {
         {
             let kept = &mut *self.lock();

@@ -14,7 +14,7 @@ pub struct LogState {
     /// The last entry the log has forgotten.
     pub purged: Option<LogId>,
     pub last: Option<LogId>,
-    /// A hint, not synced: committed at least up to here when the process stopped.
+    /// A hint, not synced: the log was committed at least up to here when the process stopped.
     pub committed: Option<LogId>,
     /// Owner of the next record.
     pub owner: OwnerId,

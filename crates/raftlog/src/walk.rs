@@ -19,12 +19,12 @@ use types::{CRC_CHUNK_BYTES, ChecksumMismatch, LogIndex, OwnerId, PayloadError};
 const BODY_READ_BYTES: usize = 1 << 20;
 const _: () = assert!(BODY_READ_BYTES.is_multiple_of(CRC_CHUNK_BYTES));
 
-/// Bodies up to this long are read with their heads, and those of their neighbours.
+/// The longest body that is read with its head, and with those of its neighbours.
 const BODY_IN_WINDOW_MAX: usize = 64 << 10;
 
 /// Goes through the records of one owner, in order, from the first. What is behind them in a file (space
-/// allocated ahead, what a recycled file held before) is none of them. Where it was compacted, the records
-/// that were left out are missing, and no others may be.
+/// allocated ahead, what a recycled file held before) is none of them. Where the owner was compacted, the
+/// records that were left out are missing, and no others may be.
 pub struct OwnerWalk {
     disk: Arc<dyn Disk>,
     owners_dir: String,
@@ -46,7 +46,7 @@ pub struct OwnerWalk {
 pub struct WalkedRecord {
     pub log: u64,
     pub meta: EntryMeta,
-    /// The bytes from its first to the next record's first.
+    /// The bytes from the record's first to the next one's first.
     pub bytes: u64,
     /// Everything before its body, as it stands in the file.
     pub head: Bytes,
@@ -71,7 +71,7 @@ pub enum Step {
 /// The place where an owner's records end, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WalkEnd {
-    /// The last one sends the log to another owner.
+    /// The last record sends the log to another owner.
     Rolled { to: OwnerId },
     /// Zeros, or the end of the last file.
     Unfinished { segment: u32, offset: u64 },
@@ -93,7 +93,7 @@ impl OwnerWalk {
         OwnerWalk::from_segment(disk, owners_dir, owner, 0).await
     }
 
-    /// Without the segments before `segment`.
+    /// A walk without the segments before `segment`.
     pub async fn from_segment(
         disk: Arc<dyn Disk>,
         owners_dir: &str,
@@ -104,7 +104,7 @@ impl OwnerWalk {
         OwnerWalk::over(disk, owners_dir, Arc::new(discards), segment).await
     }
 
-    /// The same of an owner whose list of discards was read.
+    /// A walk like [`OwnerWalk::from_segment`], of an owner whose list of discards was read already.
     pub async fn over(
         disk: Arc<dyn Disk>,
         owners_dir: &str,
@@ -136,7 +136,7 @@ impl OwnerWalk {
         })
     }
 
-    /// The next record. Once they end, the same end however often it is asked.
+    /// The next record. Once the records end, the answer is that end, however often it is asked.
     pub async fn next(&mut self) -> Result<Step, ReadError> {
         loop {
             if let Some(end) = &self.end {
@@ -274,7 +274,8 @@ impl OwnerWalk {
         }
     }
 
-    /// No record begins where one should. Only zeros end a segment that another may follow.
+    /// Ends the segment, or the walk, where no record begins that should. Only zeros end a segment that
+    /// another may follow.
     fn end_segment(&mut self, why: DecodeError) {
         let (id, _, _) = self.open.take().expect("it was read from");
         let (segment, offset) = (id.segment, self.offset);

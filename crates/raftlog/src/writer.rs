@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{LogId, LogIndex};
 
-/// The hint of how far the log is durable is written this often at most.
+/// The time between two hints of how far the log is durable, where nothing else has one written sooner.
 const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The interval at which a full disk is tried again.
@@ -31,7 +31,7 @@ pub(crate) struct Writer {
     record: SlotRecord,
     open: Option<OpenSegment>,
     segment_index: SegmentIndexWriter,
-    /// The record is not what the newest slot has.
+    /// Whether the record is not what the newest slot has.
     hint_is_due: bool,
     hinted: Instant,
 }
@@ -161,7 +161,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes and syncs; may be repeated when it failed for lack of space.
+    /// Writes and syncs an extent; may be repeated when it failed for lack of space.
     async fn write_extent(&mut self, extent: &Extent) -> io::Result<()> {
         let Extent { position, buffers, bytes, .. } = extent;
         let segment = self.segment(position.file()).await?;
@@ -195,9 +195,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Entries that were accepted must be written, or the log cannot go on: while the disk has no space for
-    /// them (others use it too) they wait. Any other error is the answer, and that one when the log is
-    /// closed.
+    /// Waits a while for space: entries that were accepted must be written, or the log cannot go on, and
+    /// others use the disk too. Any other error is the answer, and so is a full disk when the log is closed.
     async fn wait_for_space(&mut self, extent: &Extent, error: io::Error, is_first: bool) -> io::Result<()> {
         if !is_full(&error) || self.core.is_closing() {
             return Err(error);
@@ -251,7 +250,8 @@ impl Writer {
             }
             None => self.create_segment(id, moves_on).await?,
         };
-        // Before any record in it is acknowledged: else a crash could leave the records without a name.
+        // The directory is synced before any record in the segment is acknowledged: else a crash could leave
+        // the records without a name.
         self.disk.sync_dir(&dir).await?;
         self.open = Some(OpenSegment { id, file, allocated_bytes, end: 0, old_bytes_end: allocated_bytes });
         Ok(())
@@ -265,8 +265,8 @@ impl Writer {
         Ok((file, allocated_bytes))
     }
 
-    /// A file in the way may only be an empty one: recovery has removed what a crash left of this log, so
-    /// anything else is somebody's data.
+    /// Refuses a file in the way that is neither empty nor begins with zeros: recovery has removed what a
+    /// crash left of this log, so anything else is somebody's data.
     async fn check_leftover(&mut self, id: SegmentId, file: &dyn File) -> io::Result<()> {
         let start = file.read_at(0, HEADER_BYTES).await?;
         match Header::decode(&start) {
@@ -305,7 +305,7 @@ impl Writer {
                 (self.save().await, done)
             }
             Job::Purge { to, start, done } => {
-                // After the appends before it, so after all that is purged is durable.
+                // The purge comes after the appends before it, so after all that is purged is durable.
                 (self.record.purged, self.record.start) = (Some(to), start);
                 (self.save().await, done)
             }
@@ -418,7 +418,7 @@ impl Writer {
     }
 
     /// Adds what is durable of the open segment to its index. Nothing depends on it, so an error only ends
-    /// the index; one of the disk itself shows in whatever comes next.
+    /// the index; if the disk itself fails, that shows in whatever comes next.
     async fn write_index(&mut self) {
         let Some(id) = self.open.as_ref().map(|open| open.id) else { return };
         let pending = |index: &Index| self.segment_index.pending(id, self.durable_end(), index);
@@ -442,7 +442,7 @@ impl Writer {
         self.save_with(self.record).await
     }
 
-    /// Nothing has changed when it fails.
+    /// Saves a record with how far the log is committed. Nothing has changed when it fails.
     async fn save_with(&mut self, mut record: SlotRecord) -> io::Result<()> {
         record.committed = self.core.lock().committed;
         let started = Instant::now();
@@ -473,7 +473,7 @@ impl Writer {
     }
 }
 
-/// Joins what follows each other, so that a round is one write per segment.
+/// Joins extents that follow each other, so that a round is one write per segment.
 fn merge(extents: impl Iterator<Item = Extent>) -> Vec<Extent> {
     let mut merged: Vec<Extent> = Vec::new();
     for extent in extents {

@@ -34,9 +34,9 @@ type Grpc = GrpcClient<InterceptedService<Channel, Naming>>;
 /// The failures after which a call may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
-    /// Anything: it changes nothing, or the same.
+    /// Any failure: the call changes nothing, or does the same once more.
     Always,
-    /// A failure of what did certainly not reach the leader.
+    /// A failure of a call that did certainly not reach the leader.
     IfRefused,
 }
 
@@ -53,14 +53,15 @@ struct Attempt {
 }
 
 impl RegistryClient {
-    /// `scm`: "host:port", several separated by commas.
+    /// A client of the SCM at `scm`: "host:port", several separated by commas.
     pub fn new(scm: &str) -> Result<RegistryClient, Failure> {
         let channels = Channels::new(Arc::new(TcpConnector::default()));
         let shared = Shared { scm: Seeker::parse(scm)?, naming: Naming::default(), channels };
         Ok(RegistryClient { shared: Arc::new(shared) })
     }
 
-    /// `clock`: the instance's, which SCM compares with its own; `None`: nobody is to look at it.
+    /// Registers an instance. `clock` is the instance's, which SCM compares with its own; `None`: nobody is
+    /// to look at it.
     pub async fn register(
         &self,
         instance: Instance,
@@ -68,14 +69,15 @@ impl RegistryClient {
     ) -> Result<RegisterInstanceResponse, Failure> {
         let request = RegisterInstanceRequest { instance: Some(instance), clock_ms: 0 };
         self.call(request, Repeat::Always, Duration::ZERO, |mut grpc, request| {
-            // Read for each attempt: what is repeated for seconds would look like a clock that is behind.
+            // The clock is read for each attempt: a time that is sent again for seconds would look like a
+            // clock that is behind.
             let request = RegisterInstanceRequest { clock_ms: now_ms(clock), ..request };
             async move { grpc.register_instance(request).await }
         })
         .await
     }
 
-    /// `clock` as in [`RegistryClient::register`].
+    /// Renews an instance's lease; `clock` as in [`RegistryClient::register`].
     pub async fn renew(
         &self,
         request: RenewInstanceRequest,
@@ -104,7 +106,7 @@ impl RegistryClient {
         .await
     }
 
-    /// One page.
+    /// Returns one page of instances.
     pub async fn list_instances(
         &self,
         request: ListInstancesRequest,
@@ -116,8 +118,8 @@ impl RegistryClient {
         .await
     }
 
-    /// All of a service, page by page; empty: of all. The revision is that of the first page: what has
-    /// changed since may be in it already.
+    /// Returns all instances of a service, read page by page; `service` empty: of all services. The revision
+    /// is that of the first page: what has changed since may be in the answer already.
     pub async fn instances(&self, service: &str) -> Result<ListInstancesResponse, Failure> {
         let service = service.to_owned();
         let mut request = ListInstancesRequest { service, ..ListInstancesRequest::default() };
@@ -142,7 +144,8 @@ impl RegistryClient {
         .await
     }
 
-    /// All keys with a prefix, page by page; keys that change meanwhile may be seen before or after.
+    /// Returns all keys with a prefix, read page by page; keys that change meanwhile may be seen before or
+    /// after.
     pub async fn read_all(&self, prefix: &str, keys_only: bool) -> Result<Vec<KeyValue>, Failure> {
         let mut request =
             ReadKeysRequest { key: prefix.to_owned(), prefix: true, keys_only, ..ReadKeysRequest::default() };
@@ -189,7 +192,7 @@ impl RegistryClient {
         .await
     }
 
-    /// Events from a revision on, until the stream breaks; then it can be opened again after the last
+    /// Opens a stream of the events from a revision on. When it breaks, it can be opened again after the last
     /// revision it told of.
     pub async fn watch(&self, request: WatchRequest) -> Result<Watch, Failure> {
         let watching = self.find(request, Repeat::Always, Duration::ZERO, |mut grpc, request| async move {
@@ -199,7 +202,7 @@ impl RegistryClient {
         Ok(Watch { address, stream })
     }
 
-    /// The stream of an SCM's broke: the next attempt asks somebody else.
+    /// Notes that an SCM's stream broke: the next attempt asks somebody else.
     pub fn broke(&self, address: &str, failure: &Failure) {
         self.shared.scm.failed(address, failure);
     }
@@ -218,7 +221,7 @@ impl RegistryClient {
         self.find(request, repeat, wait, method).await.map(|(_, answer)| answer)
     }
 
-    /// The answer, and who gave it.
+    /// Returns the answer, and the address of who gave it.
     async fn find<Q, A, F>(
         &self,
         request: Q,
@@ -290,7 +293,7 @@ impl RegistryClient {
     }
 }
 
-/// The time as requests say it: 0 is no time.
+/// The clock's time as requests say it; 0 where there is no clock.
 fn now_ms(clock: Option<&dyn Clock>) -> u64 {
     clock.map_or(0, Clock::now_ms)
 }

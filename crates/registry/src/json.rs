@@ -6,7 +6,8 @@ use proto::registry::event::Change;
 use proto::registry::{Check, Event, Health, Instance, KeyValue};
 use serde_json::{Value, json};
 
-/// The worst of an instance's checks. One without checks is well; a word of a newer version is no praise.
+/// The health of an instance: the worst of its checks. An instance without checks is well; a health that only
+/// a newer version knows counts as a warning.
 pub fn health(instance: &Instance) -> Health {
     let known = |check: &Check| match check.health() {
         Health::Unspecified => Health::Warning,
@@ -42,7 +43,7 @@ pub fn instance_to_json(instance: &Instance) -> Value {
     })
 }
 
-/// The value is in base64: it may be any bytes.
+/// A key as JSON. Its value is in base64: it may be any bytes.
 pub fn key_to_json(entry: &KeyValue) -> Value {
     json!({
         "key": entry.key,

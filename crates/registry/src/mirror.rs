@@ -29,7 +29,7 @@ struct State {
     /// Instances by service and id.
     instances: BTreeMap<String, BTreeMap<String, Instance>>,
     revision: u64,
-    /// The time at which SCM said last that there is nothing else.
+    /// The time at which SCM said last that this is all there is.
     heard: Option<Instant>,
 }
 
@@ -60,7 +60,7 @@ impl Mirror {
         self.state().heard.map(|heard| heard.elapsed())
     }
 
-    /// The revision of the last change that is in it.
+    /// The revision of the last change that is in the copy.
     pub fn revision(&self) -> u64 {
         self.state().revision
     }
@@ -106,7 +106,8 @@ async fn follow(client: RegistryClient, state: Arc<RwLock<State>>) {
         let failure = match listed {
             Ok(listed) => {
                 retry.reset();
-                // Events from there on may tell of what later pages have already: they say the same again.
+                // Events from the first page's revision on may tell of changes that later pages have already:
+                // they say the same again.
                 let mut next = State { revision: listed.revision, ..State::default() };
                 listed.instances.into_iter().for_each(|instance| next.put(instance));
                 next.heard = Some(Instant::now());
@@ -121,7 +122,8 @@ async fn follow(client: RegistryClient, state: Arc<RwLock<State>>) {
     }
 }
 
-/// Goes on from one stream to the next as long as no event is missed; answers why that is not so any more.
+/// Goes on from one stream to the next. Returns the failure of one after which the registry must be listed
+/// again: SCM has forgotten events that are missing here, or the stream brought nothing new.
 async fn watch_on(client: &RegistryClient, state: &RwLock<State>) -> Failure {
     loop {
         let before = state.read().expect("no holder panics").revision;

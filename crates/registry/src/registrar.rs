@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::Clock;
 
-/// A lease ends when three renewals in a row are missed.
+/// The renewals within the time of a lease: it ends when so many in a row are missed.
 const RENEWALS_PER_TTL: u32 = 3;
 /// The time that leaving may take: one slow write of SCM. A lease that is not given back ends by itself.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
@@ -20,7 +20,7 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 pub struct Registration {
     pub service: String,
     pub id: String,
-    /// "host:port" by what is spoken there.
+    /// Addresses, "host:port", by what is spoken there.
     pub addresses: BTreeMap<String, String>,
     pub metadata: BTreeMap<String, String>,
     pub ttl: Duration,
@@ -36,8 +36,8 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// `checks` is asked before each renewal. `clock`, this process's, is told with each: SCM compares it
-    /// with its own.
+    /// Starts to keep the instance registered. `checks` is asked before each renewal. The time of `clock`,
+    /// this process's, is told with each: SCM compares it with its own.
     pub fn start(
         client: RegistryClient,
         registration: Registration,
@@ -113,7 +113,7 @@ async fn register(
     }
 }
 
-/// The lease to renew next, if it is still there.
+/// Renews a lease, and returns it if it is still there.
 async fn renew(
     client: &RegistryClient,
     name: &InstanceName,
@@ -135,8 +135,8 @@ async fn renew(
     }
 }
 
-/// An address as a name that DNS takes: the id of an instance that has nothing better. Different addresses of
-/// usual length give different names.
+/// An address as a name that DNS takes: the id of an instance that has nothing better. Addresses of usual
+/// length that differ in a letter or a digit give different names.
 pub fn label_of_address(address: &str) -> String {
     const LABEL_BYTES_MAX: usize = 63;
     let letter = |letter: char| match letter {
@@ -146,7 +146,7 @@ pub fn label_of_address(address: &str) -> String {
     };
     let label: String = address.chars().map(letter).collect();
     let label = label.trim_matches('-');
-    // The end of a long one has its port.
+    // The end of a long label has the port.
     let label = &label[label.len().saturating_sub(LABEL_BYTES_MAX)..];
     label.trim_start_matches('-').to_owned()
 }

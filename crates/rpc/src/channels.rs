@@ -2,8 +2,8 @@ use crate::connector::{Channel, Connector};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Addresses change rarely; past this many the old ones are forgotten, and connected to anew when somebody
-/// asks for them.
+/// The most addresses whose connections are kept. Addresses change rarely; past this many all are forgotten,
+/// and connected to anew when somebody asks for them.
 const CHANNELS_MAX: usize = 4096;
 
 /// Connections by address, each shared by all who ask for its address. Cheap to clone.

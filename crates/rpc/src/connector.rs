@@ -6,8 +6,9 @@ use tonic::codegen::http::{Request, Response};
 use tonic::transport::Endpoint;
 use tower::util::BoxCloneSyncService;
 
-/// Bytes of an answer in one frame: those of a chunk come in one or two, where HTTP/2's own 16 KiB make 64 of it, each
-/// with a read and a buffer of its own. What waits behind a frame waits for a MiB more at most.
+/// The most bytes of an answer in one frame of HTTP/2: those of a chunk come in one or two, where HTTP/2's
+/// own 16 KiB make 64 of it, each with a read and a buffer of its own. What waits behind a frame waits for a
+/// MiB more at most.
 const FRAME_BYTES_MAX: u32 = 1 << 20;
 /// A way to the gRPC services of one process; cheap to clone.
 pub type Channel = BoxCloneSyncService<Request<tonic::body::Body>, Response<tonic::body::Body>, Status>;

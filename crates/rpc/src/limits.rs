@@ -6,14 +6,14 @@ pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(1);
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
 
-/// Calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two processes
-/// share are soon past.
+/// The most calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two
+/// processes share are soon past.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 4096;
-/// Calls that a peer may give up in a second on one connection: all that it may have under way. Each has cost what any
-/// other costs, its caller nothing, and it leaves room for the next at once.
+/// The most calls that a peer may give up in a second on one connection: all that it may have under way. Each
+/// has cost us what any other costs, and its caller nothing, and leaves room for the next at once.
 pub(crate) const RESETS_PER_SECOND_MAX: u32 = CALLS_PER_CONNECTION_MAX;
 
-/// Unacknowledged bytes of a stream and of a connection.
+/// The most unacknowledged bytes of a stream and of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
     pub stream_bytes: u32,
@@ -21,7 +21,8 @@ pub struct Windows {
 }
 
 impl Default for Windows {
-    /// One entry of a MiB needs no round trips, and several groups can be in the middle of theirs.
+    /// Windows in which one entry of a MiB needs no round trips, and several groups can be in the middle of
+    /// theirs.
     fn default() -> Windows {
         Windows { stream_bytes: 4 << 20, connection_bytes: 16 << 20 }
     }

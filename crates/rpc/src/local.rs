@@ -41,7 +41,7 @@ impl Local {
         self.lock().remove(address);
     }
 
-    /// Whether somebody answers there.
+    /// Whether a service of this process answers at an address.
     pub fn has(&self, address: &str) -> bool {
         self.lock().contains_key(address)
     }
@@ -71,7 +71,7 @@ impl<C: Connector> Connector for LocalConnector<C> {
     fn connect(&self, address: &str) -> Result<Channel, String> {
         let others = self.others.connect(address)?;
         let (local, address) = (self.local.clone(), Arc::<str>::from(address));
-        // Looked for with each call: services come and go while somebody has the channel.
+        // The services are looked for with each call: they come and go while somebody has the channel.
         Ok(BoxCloneSyncService::new(tower::service_fn(move |request: Request<Body>| {
             let (here, others) = (local.at(&address), others.clone());
             async move {
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// As a connection does: the rest of the process goes on.
+    /// The call ends as a connection's would: the rest of the process goes on.
     #[tokio::test]
     async fn a_service_that_panics_ends_its_call_with_a_status_and_not_who_asks() {
         let local = Local::default();

@@ -63,7 +63,7 @@ impl Algorithm {
         )
     }
 
-    /// The kind that a multipart upload gets which names an algorithm and no kind.
+    /// The kind of a multipart upload that names an algorithm and no kind.
     pub(crate) fn default_kind(self) -> Kind {
         if self == Algorithm::Crc64Nvme { Kind::FullObject } else { Kind::Composite }
     }
@@ -170,7 +170,7 @@ fn crc_value(big_endian: &[u8]) -> u64 {
     big_endian.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// `Content-MD5`.
+/// Reads the value of a `Content-MD5` header.
 pub(crate) fn decode_md5(text: &str) -> Result<[u8; 16]> {
     let md5 = BASE64.decode(text).ok().and_then(|md5| md5.try_into().ok());
     md5.ok_or(GatewayError::InvalidDigest { what: "Content-MD5".to_owned() })

@@ -10,19 +10,20 @@ use sha2::{Digest, Sha256};
 /// 10000;chunk-signature=<64 digits>\r\n   <65536 bytes>   \r\n
 /// 0;chunk-signature=<64 digits>\r\n   [name:value\r\n ... x-amz-trailer-signature:<64 digits>\r\n]   \r\n
 /// ```
-/// Unsigned bodies have no signatures, and only such as announce trailers have any. AWS's examples, and minio-go, end the last
-/// trailer before the signature or the end with `\n\r\n`. Data leaves before the signature of its chunk was seen: who takes it
-/// may publish it only after the end.
+/// Unsigned bodies have no signatures, and only bodies that announce trailers have trailers. AWS's examples,
+/// and minio-go, end the last trailer before the signature or the end with `\n\r\n`. Data leaves before the
+/// signature of its chunk was seen: who takes it may publish it only after the end.
 pub(crate) struct Chunked {
     state: State,
-    /// A line, or the trailers, as far as they came.
+    /// A line as far as it came.
     line: BytesMut,
     /// The bytes of the data that are still to come, as declared.
     left: u64,
     signer: Option<Signer>,
     announced: Vec<HeaderName>,
     trailers: HeaderMap,
-    /// The trailer before ended with a line feed alone; an empty line that follows is the rest of its end.
+    /// Whether the trailer before ended with a line feed alone; an empty line that follows is the rest of its
+    /// end.
     is_half_ended: bool,
 }
 
@@ -47,8 +48,8 @@ const TRAILERS_MAX: usize = 16;
 const TRAILER_SIGNATURE: &str = "x-amz-trailer-signature";
 
 impl Chunked {
-    /// `seed`: what the first chunk's signature follows from, if chunks are signed. `announced`: the
-    /// trailers' names.
+    /// A decoder for a body of so many bytes of data. `seed`: what the first chunk's signature follows from,
+    /// if chunks are signed. `announced`: the trailers' names.
     pub(crate) fn new(declared_bytes: u64, seed: Option<Seed>, announced: Vec<HeaderName>) -> Chunked {
         let signer = seed.map(|seed| Signer { seed, hasher: Sha256::new(), signature: String::new() });
         Chunked {
@@ -99,7 +100,7 @@ impl Chunked {
         Ok(None)
     }
 
-    /// The trailers, at the end of the body. One that stops before its last chunk is incomplete.
+    /// Returns the trailers, at the end of the body. A body that stops before its last chunk is incomplete.
     pub(crate) fn finish(self) -> Result<HeaderMap> {
         let is_over = match self.state {
             State::End => true,
@@ -250,7 +251,7 @@ mod tests {
     #[test]
     fn a_trailer_may_end_with_a_line_feed_before_the_end() {
         let announced = &["x-amz-checksum-crc32c"];
-        // As minio-go 7.4.1 sends it through TLS.
+        // A body as minio-go 7.4.1 sends it through TLS.
         let body = b"b\r\nhello world\r\n0\r\nx-amz-checksum-crc32c:yZRlqg==\n\r\n\r\n";
         for step in [1, 2, 5, 1000] {
             let (data, trailers) = decode(11, announced, body, step).unwrap();

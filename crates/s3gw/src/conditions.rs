@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(check(Conditions { if_modified_since_ms: Some(9_000), ..none() }), 200);
         assert_eq!(check(Conditions { if_unmodified_since_ms: Some(10_000), ..none() }), 200);
         assert_eq!(check(Conditions { if_unmodified_since_ms: Some(9_000), ..none() }), 412);
-        // The ETag decides.
+        // The ETag decides, and not the time beside it.
         let both = Conditions { if_match: etag("abc"), if_unmodified_since_ms: Some(0), ..none() };
         assert_eq!(check(both), 200);
         let both = Conditions { if_none_match: etag("x"), if_modified_since_ms: Some(99_000), ..none() };

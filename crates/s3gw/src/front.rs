@@ -20,14 +20,15 @@ use tokio::time::Instant;
 /// The header in which answers name their requests.
 pub const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-amz-request-id");
 
-/// Error documents are far smaller; anything larger is passed on as it is.
+/// The longest answer that is taken for an error document. Error documents are far smaller; anything larger
+/// is passed on as it is.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
 /// The time for which a readiness probe waits for the cluster.
 const READY_WITHIN: Duration = Duration::from_secs(2);
 
-/// The time for which its answer is given to others who ask: anybody may, and each question is one to OM and
-/// to datanodes.
+/// The time for which a readiness probe's answer is given to others who ask: anybody may, and each question
+/// is one to OM and to datanodes.
 const READY_FOR: Duration = Duration::from_secs(1);
 
 /// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`, which no
@@ -51,10 +52,11 @@ struct Front {
     readiness: Arc<Readiness>,
 }
 
-/// Whether a byte could be written, as of a moment ago.
+/// The answer to readiness probes: whether a byte could be written, as of a moment ago.
 struct Readiness {
     client: Client,
-    /// Held while the cluster is asked: whoever asks meanwhile takes the same answer.
+    /// The last answer, and its time. The lock is held while the cluster is asked: whoever asks meanwhile
+    /// takes the same answer.
     last: Mutex<Option<(Instant, Result<(), String>)>>,
 }
 
@@ -114,10 +116,10 @@ struct Reuse {
 }
 
 impl Reuse {
-    /// Two cases end a connection of HTTP/1. What is left of a body that nobody read to its end would be
-    /// taken for the next request. And boto3 keeps the status of an answer that came without the 100 it
-    /// waited for, for the next answer on the same connection; a 100 is sent when a body is read, and so
-    /// never for an empty one.
+    /// Whether the connection ends after the answer. Two cases end one of HTTP/1. What is left of a body that
+    /// nobody read to its end would be taken for the next request. And boto3 keeps the status of an answer
+    /// that came without the 100 it waited for, for the next answer on the same connection; a 100 is sent
+    /// when a body is read, and so never for an empty one.
     fn is_over(&self) -> bool {
         self.http1
             && match self.progress.stage() {
@@ -152,8 +154,8 @@ fn slow_down() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, headers, body).into_response()
 }
 
-/// Puts the request's id into an error document, for the support request that quotes it. Answers the
-/// document's code with it.
+/// Puts the request's id into an error document, for the support request that quotes it. Returns the
+/// document's code too.
 async fn name_in_error(response: Response, id: RequestId) -> (Response, Option<String>) {
     let is_xml = |value: &HeaderValue| value.as_bytes().starts_with(b"application/xml");
     let is_error = response.status().is_client_error() || response.status().is_server_error();

@@ -21,7 +21,7 @@ impl<S> Incoming<S> {
         Incoming { body, declared_bytes, bytes: 0, hasher: Some(hasher) }
     }
 
-    /// The checksum of all of it, once the end was reached.
+    /// Returns the checksum of the whole body, once its end was reached.
     pub(crate) fn finish(mut self) -> String {
         self.hasher.take().expect("finish takes it, once").finish()
     }
@@ -104,7 +104,7 @@ mod tests {
         assert!(matches!(check(GatewayError::ChunkSignature.into()).await, GatewayError::ChunkSignature));
         assert!(matches!(check(GatewayError::RequestTimeout.into()).await, GatewayError::RequestTimeout));
         assert!(matches!(check("reset".into()).await, GatewayError::IncompleteBody));
-        // Of a copy's source, which nobody can help by sending it again.
+        // An error of a copy's source, which no client can mend by sending its body again.
         let of_source = ClientError::Unavailable("nobody answers".to_owned());
         assert!(matches!(check(of_source.into()).await, GatewayError::Client(ClientError::Unavailable(_))));
     }

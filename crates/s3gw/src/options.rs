@@ -22,7 +22,7 @@ impl GatewayOptions {
 }
 
 impl Default for GatewayOptions {
-    /// No keys: nobody gets in.
+    /// Options without keys, with which nobody gets in.
     fn default() -> Self {
         GatewayOptions {
             access_key: String::new(),
@@ -33,7 +33,7 @@ impl Default for GatewayOptions {
     }
 }
 
-/// Without the secret.
+/// Shows the options without the secret.
 impl std::fmt::Debug for GatewayOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("GatewayOptions")

@@ -36,7 +36,8 @@ pub(crate) fn limit(asked: Option<i32>, name: &str) -> Result<u32> {
     }
 }
 
-/// `encoding-type=url`: for keys that XML cannot carry. Slashes stay, as AWS leaves them.
+/// Encodes a text as `encoding-type=url` asks, for keys that XML cannot carry. Slashes stay, as AWS leaves
+/// them.
 pub(crate) fn url_encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for &byte in text.as_bytes() {

@@ -53,7 +53,7 @@ impl Coding {
 }
 
 impl Payload {
-    /// `length`: of the payload, where it is known beforehand.
+    /// Takes a body that travels in this coding; `length` is the payload's, where it is known beforehand.
     pub(crate) fn new(body: Body, progress: Progress, coding: Coding, length: Option<u64>) -> Payload {
         Payload { body, progress, coding, input: Bytes::new(), length, trailers: Trailers::default() }
     }
@@ -66,8 +66,8 @@ impl Payload {
         self.length
     }
 
-    /// All of it, if it is not longer than this, in room that is taken as it comes: who announces much and sends
-    /// little holds little.
+    /// Reads the whole payload, if it is not longer than `bytes_max`, in room that is taken as it comes: who
+    /// announces much and sends little holds little.
     pub(crate) async fn read(mut self, bytes_max: usize, memory: &Memory) -> Result<Bytes> {
         let too_long = || {
             let why = format!("Your request was too big: its document may have {bytes_max} bytes.");
@@ -107,7 +107,7 @@ impl Payload {
                 return Poll::Ready(None);
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                // Trailers of HTTP itself are nobody's.
+                // Trailers of HTTP itself are left out: nobody asks for them.
                 Some(Ok(frame)) => self.input = frame.into_data().unwrap_or_default(),
                 Some(Err(_)) => {
                     self.coding = Coding::Over;
@@ -198,7 +198,7 @@ mod tests {
         assert!(check(1000, None).await);
         assert!(!check(1001, None).await);
         assert!(check(1000, Some(1000)).await);
-        // Refused by what it declares, and so before a byte is read.
+        // A payload that declares too many bytes is refused before one of them is read.
         assert!(!check(0, Some(1001)).await);
     }
 
@@ -213,7 +213,7 @@ mod tests {
         assert!(matches!(read("").await, Err(GatewayError::ContentSha256Mismatch)));
     }
 
-    /// Two hundred documents of four MiB less a byte were 840 MiB that no limit had.
+    /// Without this limit two hundred documents of four MiB less a byte took 840 MiB.
     #[tokio::test(start_paused = true)]
     async fn a_document_is_in_room_from_its_first_byte_to_the_last_that_anybody_has_of_it() {
         let memory = Memory::new(64 << 10);

@@ -19,7 +19,7 @@ pub(crate) struct Progress(Arc<(AtomicU8, AtomicU64)>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
-    /// There was never anything to read.
+    /// The body is empty: there was never anything to read.
     Empty,
     Unread,
     Reading,

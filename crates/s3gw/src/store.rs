@@ -10,11 +10,11 @@ use proto::om::Checksum;
 pub(crate) struct Promise {
     pub(crate) bytes: Option<u64>,
     pub(crate) md5: Option<[u8; 16]>,
-    /// Computed in any case, kept with the object.
+    /// The algorithm of the checksum, which is computed in any case, and kept with the object.
     pub(crate) algorithm: Algorithm,
     /// The sum in base64, if it came before the body.
     pub(crate) sum: Option<String>,
-    /// The sum comes in a trailer.
+    /// Whether the sum comes in a trailer.
     pub(crate) sum_in_trailer: bool,
     /// The acknowledgement that the client asked for.
     pub(crate) ack: Ack,
@@ -26,7 +26,7 @@ pub(crate) struct Stored {
     pub(crate) checksum: Checksum,
 }
 
-/// Objects and parts sent in one request.
+/// The most bytes of an object, or a part, that is sent in one request.
 pub(crate) const BODY_BYTES_MAX: u64 = 5 << 30;
 
 /// Streams a body into blocks and verifies it. Nothing is committed: what breaks its promise leaves orphaned

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use tracing::info;
 use types::{NodeId, ReplicaId};
 
-/// The time that one attempt may take; who joins asks again.
+/// The time that one attempt to join may take; who joins asks again.
 const CHANGE_MAX: Duration = Duration::from_secs(10);
 
-/// Gives a process that has no replica an id for one; makes one that has, a member in place of what was at
-/// its address.
+/// Gives a process that has no replica an id for one; makes a process that has one a member, in place of what
+/// was at its address.
 pub(crate) async fn join(
     leader: &Leader,
     seats: &Seats,
@@ -59,8 +59,8 @@ fn check_list(options: &ScmOptions, address: &str) -> Result<(), Failure> {
     Err(Failure::new(Code::PreconditionFailed, message))
 }
 
-/// Changes are computed from the members that there are: one at a time, or one would take back what another
-/// has done.
+/// Gives the turn to change members, to one at a time: changes are computed from the members that there are,
+/// and one would take back what another has done.
 fn turn(seats: &Seats) -> Result<SemaphorePermit<'_>, Failure> {
     let busy = |_| Failure::new(Code::Busy, "SCM's members are just changing");
     seats.member_changes.try_acquire().map_err(busy)

@@ -1,12 +1,13 @@
 //! Adoption takes back what a forced reset of SCM has lost and datanodes have: a pure decision from one look
 //! at the world.
 //!
-//! The one that was left may have fallen behind: what the others drew and decided since then it does not
-//! know. The numbers that they may have drawn it remembers ([`Tables::is_lost_container`]): a replica with
-//! one of these is of a container that was drawn by this cluster and that nobody here has deleted. So one
-//! node's word is enough for a container to be known again. *What it is* is decided as ever, by `resolution`.
+//! The member of SCM that was left may have fallen behind: it does not know what the others drew and decided
+//! since then. It remembers the numbers that they may have drawn ([`Tables::is_lost_container`]): a replica
+//! with one of these is of a container that was drawn by this cluster and that nobody here has deleted. So
+//! one node's word is enough for a container to be known again. *What it is* is decided as ever, by
+//! `resolution`.
 //!
-//! Of a pipeline one member's word is enough, too: members are told once, before they begin, and never
+//! One member's word is enough for a pipeline, too: members are told once, before they begin, and never
 //! change.
 
 use crate::nodes::Nodes;
@@ -28,8 +29,7 @@ pub(crate) struct Adoption {
 }
 
 impl Adoption {
-    /// A pipeline whose containers are here, and that no member describes for as long, is over: nobody has
-    /// it.
+    /// A lost pipeline that no node has, and that nobody has described for `described_within`, is over.
     pub(crate) fn new(described_within: Duration) -> Adoption {
         Adoption { described_within, undescribed: HashMap::new(), complained: BTreeSet::new() }
     }
@@ -96,13 +96,14 @@ impl Adoption {
     }
 }
 
-/// Whether it is lost, or known by its containers alone: who has it is to say what it is.
+/// Whether the pipeline is lost, or known by its containers alone: a node that has it is to say what it is.
 pub(crate) fn is_to_be_described(tables: &Tables, pipeline: PipelineId) -> bool {
     tables.is_lost_pipeline(pipeline)
         || tables.pipeline(pipeline).is_some_and(|record| record.members.is_empty())
 }
 
-/// Replicas that nobody reads, copies or deletes: of containers that SCM does not know, and has not adopted.
+/// Counts the replicas that nobody reads, copies or deletes: those of containers that SCM does not know, and
+/// has not adopted.
 pub(crate) fn count_unknown_replicas(tables: &Tables, nodes: &Nodes) -> usize {
     nodes.replicas().count_unknown(|container| tables.container(container).is_some())
 }
@@ -113,7 +114,8 @@ fn lost_containers(tables: &Tables, nodes: &Nodes) -> impl Iterator<Item = Adopt
     lost.map(|(container, replica)| AdoptedContainer { container: container.0, pipeline: replica.pipeline })
 }
 
-/// Refuses what is said by who is no member, as it says itself, or names what cannot have been lost.
+/// Refuses a description that does not name the node that gives it as a member, or that names what cannot
+/// have been lost.
 fn check(node: NodeId, described: &PipelineDescription, tables: &Tables) -> Result<(), String> {
     let is_node = |member: &&PipelineMember| {
         let node = NodeId(member.node);
@@ -250,7 +252,7 @@ mod tests {
         fixture.says(1, &[2], &[(2, 2)], vec![described(2)]);
         fixture.says(2, &[2], &[(2, 2)], vec![other]);
         assert_eq!(fixture.decide(), (vec![], vec![]));
-        // Nor is one who is none.
+        // A node that is no member is not believed either.
         let mut fixture = Fixture::new();
         TablesMut::new(&mut fixture.tables)
             .put_node(proto::scm::NodeRecord { node: 4, ..Default::default() });
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(fixture.decide(), (vec![], vec![]), "a member may be about to speak");
         fixture.now += WITHIN;
         assert_eq!(fixture.decide(), (vec![2], vec![2]));
-        // It was away.
+        // Node 3 was away.
         fixture.says(3, &[2], &[(3, 2)], vec![]);
         assert_eq!(fixture.decide(), (vec![], vec![3]));
         fixture.says(3, &[2], &[(3, 2)], vec![described(2)]);

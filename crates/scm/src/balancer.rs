@@ -10,7 +10,7 @@ use proto::scm::TaskKind;
 use tracing::info;
 use types::{ContainerId, NodeId};
 
-/// Containers of the fullest node that one look considers; the next look goes on behind them.
+/// The most containers of the fullest node that one look considers; the next look goes on behind them.
 const CANDIDATES_MAX: usize = 10_000;
 
 /// The balancer's thresholds and limits, and the place where its next look goes on.
@@ -86,7 +86,7 @@ impl Balancer {
     }
 }
 
-/// Nodes in service that speak and whose replicas are known, the emptiest first.
+/// The nodes in service that speak and whose replicas are known, the emptiest first.
 fn by_utilization(views: &NodeViews) -> Vec<(NodeId, NodeView)> {
     let firm = views.iter().filter(|(_, view)| view.is_firm() && view.capacity_bytes > 0);
     let mut firm: Vec<(NodeId, NodeView)> = firm.map(|(node, view)| (*node, *view)).collect();
@@ -186,7 +186,8 @@ mod tests {
         }
     }
 
-    /// Four nodes of 1 000 bytes with `free` of each; one closed container of 50 bytes on the first three.
+    /// Four nodes of 1 000 bytes, of which each has `free`; one closed container of 50 bytes on the first
+    /// three.
     fn cluster(free: [u64; 4], released: bool) -> (Tables, Nodes, Instant) {
         let mut tables = three_nodes();
         run(&mut tables, register(4));
@@ -249,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_move_that_only_swaps_is_not_made() {
-        // 40 bytes apart around a container of 50, in a cluster that others make uneven.
+        // The two nodes are 40 bytes apart, the container has 50, and the other nodes make the cluster
+        // uneven.
         check([900, 440, 900, 480], true, None);
     }
 

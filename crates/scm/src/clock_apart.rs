@@ -7,8 +7,8 @@ pub(crate) struct ClockApart {
 }
 
 impl ClockApart {
-    /// As long as a heartbeat or a renewal may be under way: a clock that seems to be behind by less may be
-    /// right.
+    /// The time for which a heartbeat or a renewal may be under way: a clock that seems to be behind by less
+    /// may be right.
     const MAX_MS: i64 = 5000;
 
     pub(crate) fn of(theirs_ms: u64, ours_ms: u64) -> ClockApart {

@@ -36,7 +36,7 @@ pub(crate) struct Closing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
     Ended,
-    /// It cannot end: dead, or what it needs is broken and stays so.
+    /// The member cannot end: its node is dead, or what it needs is broken and stays so.
     Cannot,
     NotYet,
 }
@@ -67,8 +67,8 @@ impl Closing {
             for member in &pipeline.members {
                 let key = (id, member.node_id());
                 let known = self.faults.get(&key).copied();
-                // Neither silence nor another try mends anything: one that comes back with its fault, again and
-                // again, has had it all the time.
+                // Neither silence nor another try mends anything: a member that comes back with its fault,
+                // again and again, has had it all the time.
                 let goes_on = known.filter(|_| !member.is_healthy() || member.is_opening());
                 let begins = pipeline.fault(member).map(|_| known.unwrap_or(now));
                 if let Some(since) = goes_on.or(begins) {
@@ -105,7 +105,7 @@ impl Closing {
                 }
                 _ => return Some(format!("node {node} goes into maintenance")),
             }
-            // Whoever told it to end was given up in a forced reset.
+            // The members of SCM that told it to end were given up in a forced reset.
             if member.has_ended() {
                 return Some(format!("it has ended on node {node}"));
             }
@@ -133,7 +133,8 @@ impl Closing {
         let endings: Vec<Ending> = endings.collect();
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
         let is_quasi_closing = record.state() == PipelineState::PipelineQuasiClosing;
-        // The last entry is committed once a member has applied it, though the others of its majority are gone since.
+        // The last entry is committed once a member has applied it, though the others of its majority are
+        // gone since.
         let is_committed = pipeline.members.iter().any(MemberView::has_applied_the_end);
         let is_decided = ended >= MAJORITY || is_committed || is_quasi_closing;
         let due = is_decided && !endings.contains(&Ending::NotYet);
@@ -156,7 +157,7 @@ impl Closing {
         }
         let broken =
             member.is_healthy() && lasts(self.faults.get(&(pipeline, node)), now, self.graces.member_fault);
-        // Asked to end by itself, a stopped group may still: it only has to read its log.
+        // A stopped group that is asked to end by itself still may: it only has to read its log.
         match broken && (member.disk_works == Some(false) || self.had_time(record, now)) {
             true => Ending::Cannot,
             false => Ending::NotYet,
@@ -196,7 +197,7 @@ mod tests {
         nodes: Nodes,
         closing: Closing,
         now: Instant,
-        /// Nodes whose disks are.
+        /// Nodes whose disks are full.
         full: Vec<u64>,
     }
 
@@ -253,7 +254,8 @@ mod tests {
             self.closing.decide(&World::at(&self.tables, &self.nodes, self.now))
         }
 
-        /// `seconds` go by in which `nodes` say that `leader` leads; what was decided at last.
+        /// Lets `seconds` go by in which `nodes` say that `leader` leads, and returns what was decided at
+        /// last.
         fn wait(&mut self, seconds: u32, nodes: &[u64], leader: u64) -> Vec<Command> {
             for _ in 0..seconds {
                 self.now += SECOND;
@@ -323,7 +325,7 @@ mod tests {
                 _ => closes(&decided, "its group stopped on node 3: no space"),
             }
         }
-        // Well again in time.
+        // The member is well again in time.
         let mut fixture = Fixture::new();
         for second in 0..100 {
             fixture.now += SECOND;
@@ -335,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_member_that_is_being_made_is_no_fault_and_mends_none() {
-        // A slow disk.
+        // A slow disk makes its member late, which is no fault.
         let mut fixture = Fixture::new();
         for _ in 0..60 {
             fixture.now += SECOND;
@@ -343,7 +345,7 @@ mod tests {
             fixture.heartbeat(3, vec![fixture.report_opening(3)]);
             assert_eq!(fixture.decide(), []);
         }
-        // One on which it fails, again and again.
+        // A disk on which it fails, again and again.
         let mut fixture = Fixture::new();
         let mut decided = Vec::new();
         for second in 0..60 {
@@ -356,7 +358,7 @@ mod tests {
             }
         }
         closes(&decided, "node 3 does not have it");
-        // One that hangs.
+        // A disk that hangs.
         let mut fixture = Fixture::new();
         let mut decided = Vec::new();
         for _ in 0..100 {
@@ -389,7 +391,7 @@ mod tests {
         };
         closes(&decided, "node 2 has been making it for");
         assert_eq!(seconds, 1 + 60 + 30, "what takes a minute is a fault, and a fault lasts for its grace");
-        // Two are there: they have no leader for a reason that is not the third's.
+        // Two members are there: they have no leader for a reason that is not the third's.
         let mut fixture = Fixture::new();
         let mut decided = Vec::new();
         for _ in 0..=60 {
@@ -418,7 +420,7 @@ mod tests {
             for node in [1, 2] {
                 fixture.heartbeat(node, vec![ahead(&fixture, node)]);
             }
-            // It runs for 12 seconds and is gone for 8.
+            // The member runs for 12 seconds and is gone for 8.
             if second % 20 < 12 {
                 fixture.heartbeat(3, vec![behind.clone()]);
             }
@@ -466,7 +468,7 @@ mod tests {
         assert!(lacks(&[2, 3], &[]) && lacks(&[2], &[3]));
     }
 
-    /// Whoever told them to end it was given up in a forced reset.
+    /// The members of SCM that told the nodes to end the pipeline were given up in a forced reset.
     #[test]
     fn one_that_has_ended_is_not_held_for_open() {
         let mut fixture = Fixture::new();

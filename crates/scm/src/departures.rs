@@ -15,13 +15,13 @@ pub(crate) struct Waiting {
     pub(crate) containers: usize,
 }
 
-/// Nodes that have come to the end of what they were in.
+/// The changes of duty that are due: of nodes that nothing depends on any more, or whose maintenance is over.
 pub(crate) fn due(world: &World<'_>, tasks: &Tasks) -> Vec<SetNodeDutyCommand> {
     let next = |(&node, record): (&NodeId, &NodeRecord)| {
         let until_ms = record.duty_until_ms;
         let over = until_ms != 0 && world.now_ms >= until_ms;
         let done = || !world.in_safe_mode && waiting(node, world, tasks) == Waiting::default();
-        // Of one that is dead no more will be heard.
+        // A dead node tells no more.
         let all_told = || {
             world.nodes.replicas().is_complete(node)
                 || world.nodes.state(node, world.now) == NodeState::NodeDead
@@ -39,8 +39,8 @@ pub(crate) fn due(world: &World<'_>, tasks: &Tasks) -> Vec<SetNodeDutyCommand> {
     world.tables.nodes().iter().filter_map(next).collect()
 }
 
-/// Counts the pipelines and containers of `node` that have no place elsewhere yet. What a node has that has
-/// not told of all its replicas to this leader is not known: that may be any container.
+/// Counts the pipelines and containers of `node` that have no place elsewhere yet. A node that has not told
+/// this leader of all its replicas may have any container.
 pub(crate) fn waiting(node: NodeId, world: &World<'_>, tasks: &Tasks) -> Waiting {
     let World { tables, nodes, .. } = *world;
     let needed = match tables.node(node).map(duty) {
@@ -56,15 +56,15 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>, tasks: &Tasks) -> Waiting
             *on == node
                 && match known.quality(replica) {
                     Quality::Diverged => true,
-                    // Not compared yet, or not to be compared.
+                    // The replica is not compared yet, or cannot be.
                     Quality::Stale | Quality::Ahead => is_closed && known.is_shared(replica) != Some(true),
-                    // It cannot be read at the moment.
+                    // The replica cannot be read at the moment.
                     Quality::Unfinished => is_closed && known.pipeline_over,
                     quality => quality.is_good() && !known.good_ones_agree(world.node_views()),
                 }
         };
-        // It takes along what nobody else has; after a maintenance it is there again, and one that is dead
-        // has taken it.
+        // The node takes along what nobody else has; after a maintenance it is there again, and a dead node
+        // has taken it along already.
         if needed == REPLICAS && !is_dead && known.replicas.iter().any(is_only_here) {
             return true;
         }
@@ -82,8 +82,8 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>, tasks: &Tasks) -> Waiting
     Waiting { pipelines: tables.unended_pipelines_on(node).count(), containers }
 }
 
-/// Refuses what would leave fewer nodes than a pipeline has members; such a cluster takes no writes, and
-/// nothing can be emptied.
+/// Refuses to take a node out of service where fewer nodes would be left than a pipeline has members; such a
+/// cluster takes no writes, and nothing can be emptied.
 pub(crate) fn check_enough_left(node: NodeId, world: &World<'_>) -> Result<(), Failure> {
     let left = world.node_views().iter().filter(|(other, view)| **other != node && view.in_service()).count();
     if left >= REPLICAS {
@@ -191,7 +191,7 @@ mod tests {
             ContainersReport { replicas: vec![replica.clone()], gone: vec![], begins: true, ends: true },
         );
         assert!(leaves(&nodes, now, false) && !leaves(&nodes, now, true));
-        // As one too many, before anybody thought of leaving.
+        // The replica on node 4 is one too many, and is deleted before anybody thought of leaving.
         tasks.borrow_mut().ask(NodeId(4), Order::Delete { container: ContainerId(1) }, now);
         assert!(!leaves(&nodes, now, false), "one of three is about to be deleted");
         tasks.take();

@@ -1,11 +1,11 @@
 //! Formation: a process gets its place in SCM's group. Why there is never more than one founder:
 //! docs/adr/0007-scm-forms-itself.md.
 //!
-//! Each is started with the same list of addresses. One whose disk has a replica goes on as that one. One
-//! without asks the others: when one of them belongs to a cluster, it joins that; when all of them answer
-//! that they belong to none, the first address of the list founds one, as its only member, and the others
-//! join it. So nobody founds a second cluster because others are merely away: a cluster is born when all are
-//! there.
+//! Each process is started with the same list of addresses. One whose disk has a replica goes on as that
+//! replica. One without asks the others: when one of them belongs to a cluster, it joins that; when all of
+//! them answer that they belong to none, the first address of the list founds one, as its only member, and
+//! the others join it. So nobody founds a second cluster because others are merely away: a cluster is born
+//! when all are there.
 //!
 //! Whoever comes with an empty disk is a new replica, also at an old address: what the old one promised is
 //! forgotten, and must not be promised otherwise. The leader gives it an id and lets it take the place of the
@@ -29,9 +29,9 @@ use types::ReplicaId;
 
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const INTRODUCE_MAX: Duration = Duration::from_secs(2);
-/// The leader answers when this one has caught up.
+/// The time that a request to join may take: the leader answers when this replica has caught up.
 const JOIN_MAX: Duration = Duration::from_secs(15);
-/// A process that waits says this often for what.
+/// The interval at which a process that waits says again what it waits for.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 pub(crate) struct Formation {
@@ -58,7 +58,8 @@ enum Situation {
 }
 
 impl Formation {
-    /// Returns when this process is a member; what cannot be mended by waiting is an error.
+    /// Brings this process into the group, and returns when it is a member; what waiting cannot mend is an
+    /// error.
     pub(crate) async fn run(&self) -> anyhow::Result<()> {
         let seat = match self.seats.taken() {
             Some(seat) => seat,
@@ -70,8 +71,9 @@ impl Formation {
         Ok(())
     }
 
-    /// Says once what does not fit. A cluster at work must not fall because of a list; but where this one is
-    /// its cluster's only SCM, and others of the list belong to another, it was started in the wrong place.
+    /// Warns once of what does not fit the list of members. A cluster at work must not fall because of a
+    /// list; but where this process is its cluster's only SCM, and others of the list belong to another
+    /// cluster, it was started in the wrong place.
     pub(crate) async fn look_around(&self) -> anyhow::Result<()> {
         let Some(seat) = self.seats.taken() else { return Ok(()) };
         let members = seat.group.members().all;
@@ -220,7 +222,7 @@ impl Formation {
         (address, answered(address, INTRODUCE_MAX, asked).await)
     }
 
-    /// Asks one after the other until the leader is found.
+    /// Asks the other members one after the other until the leader is found.
     async fn ask_leader(&self, request: JoinScmRequest) -> Result<JoinScmResponse, Failure> {
         let others: Vec<String> = self.others().cloned().collect();
         let seeker = Seeker::parse(&others.join(","))?;
@@ -246,7 +248,7 @@ fn is_final(failure: &Failure) -> bool {
     matches!(failure.code, Code::WrongCluster | Code::Invalid | Code::PreconditionFailed)
 }
 
-/// Others that wait say what for: told on, it would come back longer.
+/// A failure in few words. Others that wait say what for: told on as it is, it would come back longer.
 fn brief(failure: &Failure) -> String {
     match failure.code {
         Code::NotLeader | Code::Unavailable => "none of its SCMs that answer leads it".to_owned(),

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use types::{Clock, Term};
 
-/// SCM's leader: what it knows and does beyond its tables. Made anew with each leadership and dropped with
-/// it.
+/// SCM's leader: what it knows and does beyond its tables. It is made anew with each leadership and dropped
+/// with it.
 pub(crate) struct Leader {
     pub(crate) options: ScmOptions,
     pub(crate) group: Group,
@@ -34,7 +34,7 @@ pub(crate) struct Leader {
     /// Leases of the registry's instances and keys.
     leases: Mutex<Leases>,
     pub(crate) confirmations: Confirmations,
-    /// Enough was known once in this leadership, or an operator said so.
+    /// Whether enough was known once in this leadership, or an operator ended safe mode.
     left_safe_mode: AtomicBool,
     /// Told when nodes or disks have changed: there may be places for pipelines.
     pub(crate) places_changed: Notify,
@@ -155,7 +155,7 @@ impl Leader {
         self.left_safe_mode.store(true, Ordering::Relaxed);
     }
 
-    /// Carries a command through the log; what refused it is the reply's to say.
+    /// Carries a command through the log; the reply says whether it was refused.
     pub(crate) async fn propose(&self, command: Command) -> Result<ScmReply, Failure> {
         let meta = Bytes::from(ScmCommand { command: Some(command) }.encode_to_vec());
         let done = self.group.apply(raft::Command { meta, ..raft::Command::default() }).await;
@@ -172,8 +172,8 @@ impl Leader {
         self.propose_registry_with(RegistryCommand { command: Some(command), only_in_term: 0 }).await
     }
 
-    /// [`Leader::propose_registry`] of what this leader decided by what is in its memory: where another has
-    /// led since, that counts for nothing.
+    /// [`Leader::propose_registry`] for what this leader decided by its memory alone: where another has led
+    /// since, that counts for nothing.
     pub(crate) async fn propose_registry_in_term(
         &self,
         command: registry_command::Command,

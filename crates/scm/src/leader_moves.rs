@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use tracing::info;
 use types::{NodeId, PipelineId};
 
-/// Leaders on their way at a time: each is a pause of some milliseconds for its pipeline's writers.
+/// The most leaders that are moved at a time: each move is a pause of some milliseconds for its pipeline's
+/// writers.
 const MOVES_MAX: usize = 4;
 /// A member that lacks more entries than this is behind. Reports of different nodes are up to a heartbeat
 /// apart, in which a busy pipeline appends some thousands.
@@ -32,7 +33,8 @@ impl Move {
     }
 }
 
-/// Leaders that were moved lately, by nodes' shares; an operator's wishes are none of it.
+/// The balancer of leaders, with the pipelines whose leaders it has moved lately; moves that operators wish
+/// are not among them.
 pub(crate) struct LeaderBalancer {
     interval: Duration,
     moved: HashMap<PipelineId, Instant>,
@@ -44,7 +46,7 @@ impl LeaderBalancer {
         LeaderBalancer { interval, moved: HashMap::new() }
     }
 
-    /// At most one move.
+    /// The next move, at most one at a time.
     pub(crate) fn plan(&mut self, world: &World<'_>, tasks: &Tasks) -> Option<Move> {
         let now = world.now;
         self.moved.retain(|_, at| now.saturating_duration_since(*at) < self.interval);
@@ -61,7 +63,7 @@ impl LeaderBalancer {
 /// The move that evens out most, if any does.
 fn best_move(world: &World<'_>, moved_lately: impl Fn(PipelineId) -> bool) -> Option<Move> {
     let mut led: Vec<(&PipelineView<'_>, NodeId)> = Vec::new();
-    // Three times what a node leads above its share.
+    // The pipelines that a node leads above its share, times three.
     let mut excess: HashMap<NodeId, i64> = HashMap::new();
     let is_open = |view: &&PipelineView<'_>| view.record.state() == PipelineState::PipelineOpen;
     for pipeline in world.unended_pipelines().iter().filter(is_open) {
@@ -79,7 +81,7 @@ fn best_move(world: &World<'_>, moved_lately: impl Fn(PipelineId) -> bool) -> Op
         let fit = view.members.iter().filter(may_lead).map(|member| member.member);
         let to = fit.min_by_key(|member| (excess(NodeId(member.node)), member.node))?;
         let gain = excess(from) - excess(NodeId(to.node));
-        // Moving one changes the difference by six: less than four would only swap.
+        // Moving one leader changes the difference by six: less than four would only swap.
         let is_due = gain > 3 && !moved_lately(pipeline);
         is_due.then_some((gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
     };

@@ -40,14 +40,14 @@ impl Leadership {
         Leadership { options, seats, addresses, tables, clock, current: watch::Sender::new(None) }
     }
 
-    /// The leader to serve with, or where to go instead.
+    /// The leader to serve with, or a failure that says where to go instead.
     pub(crate) fn leader(&self) -> Result<Arc<Leader>, Failure> {
         if let Some(leader) = self.current.borrow().clone() {
             return Ok(leader);
         }
         let status = self.seats.group()?.status();
         if status.is_removed {
-            // Whom it last followed may be gone long since.
+            // The leader that this process followed last may be gone long since.
             return Err(Failure::new(Code::Unavailable, "this process is no member of SCM any more"));
         }
         match status.role {
@@ -104,8 +104,8 @@ impl Leadership {
         }
     }
 
-    /// Gets ready, serves and runs the leader's tasks, until nobody answers any more: others may have another
-    /// leader, and who asks here must go and look for that.
+    /// Gets ready, serves and runs the leader's tasks, until no majority answers any more: others may have
+    /// another leader, and who asks here must go and look for it.
     async fn lead(&self, seat: &Seat, term: Term, stop: CancellationToken) {
         while !seat.group.hears_majority() {
             tokio::time::sleep(RETRY_INTERVAL).await;
@@ -159,7 +159,7 @@ async fn lead_tasks(leader: &Leader) {
     );
 }
 
-/// The term in which this replica leads; `None` when told to stop first.
+/// Waits until this replica leads, and returns the term; `None` when told to stop first.
 async fn follow_until_leader(
     status: &mut watch::Receiver<GroupStatus>,
     stop: &CancellationToken,

@@ -11,7 +11,7 @@ use proto::scm::{
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
-/// `None` for containers that hold nothing.
+/// Says where the container can be read; `None` for containers that hold nothing.
 pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<ContainerLocation> {
     let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;
@@ -33,8 +33,8 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
 #[derive(Debug, PartialEq, Eq)]
 struct Candidates {
     replicas: Vec<NodeId>,
-    /// Nodes that have what was acknowledged and the others lost, or may have: what only such a one has is
-    /// read there, and whoever asks it for a block of the others hears that it is another.
+    /// Nodes that have, or may have, what was acknowledged and the others lost. What only such a node has is
+    /// read there; whoever asks it for a block that only the others have hears that it has another one.
     diverged: Vec<NodeId>,
 }
 
@@ -45,7 +45,7 @@ fn candidates(
     now: Instant,
 ) -> Option<Candidates> {
     let container = ContainerId(record.container);
-    // What is on a disk that is lost is read by nobody.
+    // Nobody reads what is on a lost disk.
     let there = || {
         let replicas = nodes.replicas().of(container);
         replicas.filter(|(node, replica)| !nodes.disk_is_lost(*node, &replica.disk, now))
@@ -64,12 +64,12 @@ fn candidates(
         ContainerState::ContainerQuasiClosed => there().map(|(node, _)| node).collect(),
         ContainerState::ContainerOpen | ContainerState::Unspecified => members(),
     };
-    // A new leader of SCM has not heard of replicas yet, or there are none: who had it first may have
-    // something.
+    // A new leader of SCM has not heard of replicas yet, or there are none: the members that had it first may
+    // have something.
     let replicas = if found.is_empty() { members() } else { found };
     let is_good = |replica: &ContainerReplica| quality(record, replica).is_good();
     let good = || there().map(|(_, replica)| replica).filter(|replica| is_good(replica));
-    // Where the terms that are told do not reach back so far, nobody knows.
+    // Where the terms that are told do not reach back so far, nobody knows whether a replica has more.
     let has_more = |(_, replica): &(NodeId, &ContainerReplica)| {
         container_state(record) == ContainerState::ContainerClosed
             && !is_good(replica)
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(found(&nodes, 30), [1, 3]);
     }
 
-    /// It was begun in a history that the others have lost.
+    /// The container was begun in a history that the others have lost.
     #[test]
     fn a_container_that_others_know_as_empty_is_read_where_something_is_known_committed() {
         let mut tables = three_nodes();
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(found(0), None);
     }
 
-    /// Bytes have names: who is asked for them and has others says so.
+    /// Bytes have names: a node that is asked for some and has others says so.
     #[test]
     fn who_may_have_what_the_good_ones_lack_is_asked_last() {
         let mut tables = three_nodes();

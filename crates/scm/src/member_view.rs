@@ -8,14 +8,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::NodeId;
 
-/// Members of a pipeline, and so the replicas that a container comes with.
+/// The number of members of a pipeline, and so of replicas that a container comes with.
 pub(crate) const MEMBERS: usize = 3;
-/// Members that decide for all: any two majorities have one in common.
+/// The number of members that decide for all: any two majorities have one in common.
 pub(crate) const MAJORITY: usize = MEMBERS / 2 + 1;
 
-/// A member that is behind for a shorter time is only slow. Longer than a disk in order ever takes.
+/// The time after which a member that is behind stands still; before, it is only slow. Longer than a disk in
+/// order ever takes.
 const STANDS_STILL_AFTER: Duration = Duration::from_secs(10);
-/// A member is made within this, also where many wait for one slow disk.
+/// The time within which a member is made, also where many wait for one slow disk.
 const OPENS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A pipeline with what is known of each member, in the order of the record.
@@ -29,14 +30,14 @@ pub(crate) struct PipelineView<'a> {
 pub(crate) struct MemberView<'a> {
     pub(crate) member: &'a PipelineMember,
     pub(crate) node: NodeState,
-    /// The time at which its node last spoke; `None` if it did not yet.
+    /// The time at which the member's node last spoke; `None` if it did not yet.
     pub(crate) heard: Option<Instant>,
     /// The member's report on the pipeline, from its node's last heartbeat.
     pub(crate) said: Option<&'a PipelineReport>,
-    /// Whether its disk is there and works; `None` if its node has said nothing yet.
+    /// Whether the member's disk is there and works; `None` if its node has said nothing yet.
     pub(crate) disk_works: Option<bool>,
     pub(crate) disk_is_full: bool,
-    /// The time for which it has been behind without coming on.
+    /// The time for which the member has been behind without coming on.
     pub(crate) stands_still: Duration,
 }
 
@@ -75,8 +76,8 @@ impl<'a> PipelineView<'a> {
         }
     }
 
-    /// A leader whose disk is full while others have room. It refuses writes and can write no roll, and is
-    /// never behind.
+    /// The fault of a leader whose disk is full while others have room: it refuses writes and can write no
+    /// roll, and is never behind.
     fn leads_without_room(&self, view: &MemberView<'_>) -> Option<String> {
         // Where all are full another pipeline could take no more than this one.
         let has_room_elsewhere = self.members.iter().any(|view| !view.disk_is_full);
@@ -84,8 +85,8 @@ impl<'a> PipelineView<'a> {
             .then(|| format!("it leads on node {}, and its disk there is full", view.member.node))
     }
 
-    /// Whether a member that speaks and runs says of itself that it leads, and can. One that closes is not
-    /// led by who has no room for its roll.
+    /// Whether a member that speaks and runs says of itself that it leads, and can. A closing pipeline is not
+    /// led by a member that has no room for its roll.
     pub(crate) fn is_led(&self) -> bool {
         let is_closing = self.record.state().is_closing();
         let leads = |view: &MemberView<'_>| {
@@ -98,9 +99,9 @@ impl<'a> PipelineView<'a> {
         self.seen.leader.and_then(|leader| self.member_on(leader)).is_some_and(leads)
     }
 
-    /// Whether nothing can be committed because disks are full: those that are, and those of members that
-    /// have fallen silent, leave no majority. Its leader hears that of no follower until there is something
-    /// to write.
+    /// Whether nothing can be committed because disks are full: members with full disks, and those that have
+    /// fallen silent, leave no majority. Until there is something to write, the pipeline's leader hears of no
+    /// follower's full disk.
     pub(crate) fn lacks_room(&self) -> bool {
         let is_out =
             |view: &&MemberView<'_>| view.disk_is_full || (view.heard.is_some() && !view.is_healthy());
@@ -108,7 +109,8 @@ impl<'a> PipelineView<'a> {
             && self.members.iter().filter(is_out).count() + MAJORITY > MEMBERS
     }
 
-    /// Whether enough members are there for an election: of nodes that speak, and not still being made.
+    /// Whether enough members are there for an election: members whose nodes speak, and that are not still
+    /// being made.
     pub(crate) fn could_elect(&self) -> bool {
         let is_there = |view: &&MemberView<'_>| view.is_healthy() && !view.is_opening();
         self.members.iter().filter(is_there).count() >= MAJORITY
@@ -148,7 +150,7 @@ impl<'a> MemberView<'a> {
         self.node == NodeState::NodeDead
     }
 
-    /// Whether it says that it has ended, for good.
+    /// Whether the member says that it has ended, for good.
     pub(crate) fn has_ended(&self) -> bool {
         self.said.is_some_and(PipelineReport::has_ended)
     }
@@ -163,34 +165,34 @@ impl<'a> MemberView<'a> {
         record.ended.iter().find(|end| end.replica == self.member.replica).copied()
     }
 
-    /// Whether its group can lead.
+    /// Whether the member votes, and so can lead.
     fn votes(&self) -> bool {
         self.said.is_some_and(PipelineReport::votes)
     }
 
-    /// Whether its group runs and goes on.
+    /// Whether the member's group runs and goes on.
     pub(crate) fn runs(&self) -> bool {
         self.said.is_some_and(|report| report.state() == MemberState::Runs)
     }
 
-    /// Whether its group is being made.
+    /// Whether the member is still being made.
     pub(crate) fn is_opening(&self) -> bool {
         self.said.is_some_and(|report| report.state() == MemberState::Opening)
     }
 
-    /// Whether it says of itself that it leads.
+    /// Whether the member says of itself that it leads.
     pub(crate) fn leads(&self) -> bool {
         self.said.is_some_and(|report| report.leader_replica == self.member.replica)
     }
 
     /// Whether the member has spoken since `since` without a word of the pipeline, its disk being there: it
-    /// let go of it, or never had it. A member whose disk is gone has let go of nothing.
+    /// has let go of the pipeline, or never had it. A member whose disk is gone has let go of nothing.
     pub(crate) fn has_let_go(&self, since: Instant) -> bool {
         self.heard.is_some_and(|heard| heard >= since) && self.disk_works == Some(true) && self.said.is_none()
     }
 
-    /// A member whose node speaks and whose group runs, and that nevertheless takes nothing, or, where it
-    /// leads, can commit nothing: a full disk, or one that hangs.
+    /// The fault of a member whose node speaks and whose group runs, and that nevertheless takes nothing, or,
+    /// where it leads, can commit nothing: its disk is full, or hangs.
     fn standstill(&self) -> Option<String> {
         let (node, seconds) = (self.member.node, self.stands_still.as_secs());
         (self.stands_still >= STANDS_STILL_AFTER).then(|| {

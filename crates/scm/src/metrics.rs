@@ -1,4 +1,4 @@
-//! SCM's metrics for Prometheus: all that its leader knows. Followers say only that they are none.
+//! SCM's metrics for Prometheus: all that its leader knows. Followers say only that they do not lead.
 
 use crate::adoption::count_unknown_replicas;
 use crate::leader::Leader;
@@ -116,7 +116,8 @@ pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
     });
 }
 
-/// One gauge for each value of a label, those that count nothing too: an alert needs a zero to compare with.
+/// Adds one gauge for each value of a label, also those that count nothing: an alert needs a zero to compare
+/// with.
 fn by_label<T: Copy + Eq + std::hash::Hash>(
     exposition: &mut Exposition,
     metric: Metric,
@@ -161,7 +162,7 @@ fn expose_oms(world: &World<'_>, exposition: &mut Exposition) {
     exposition.gauge(OM_GROUPS_DOWN, &[], groups().iter().filter(is_down).count() as u64);
 }
 
-/// Datanodes are instances too.
+/// The number of instances, datanodes among them, whose clocks are apart from SCM's.
 fn clocks_apart(tables: &Tables) -> u64 {
     tables.directory().instances().filter(|instance| apart_clock(&instance.checks).is_some()).count() as u64
 }
@@ -236,7 +237,7 @@ fn expose_space(world: &World<'_>, replication: &Replication, exposition: &mut E
     exposition.counter(GONE, &[], discards.blocks_gone);
     let emptied = world.tables.containers().values().filter(|record| record.emptied);
     exposition.gauge(EMPTIED, &[], emptied.count() as u64);
-    // In one go: a million containers have three million of them.
+    // All sums in one go: a million containers have three million replicas.
     let replicas = world.nodes.replicas().in_range(ContainerId(0)..ContainerId(u64::MAX));
     let mut bytes = [0; 5];
     for (_, replica) in replicas {

@@ -17,15 +17,15 @@ use types::{NodeId, PipelineId};
 pub(crate) struct Silence {
     pub(crate) stale_after: Duration,
     pub(crate) dead_after: Duration,
-    /// A broken disk is not silence, but as good as: one that its node calls broken for this long is lost,
-    /// with the replicas on it.
+    /// The time after which a disk that its node calls broken is lost, with the replicas on it. A silent node
+    /// at whose address another node speaks is dead after it, too.
     pub(crate) disk_lost_after: Duration,
 }
 
-/// A longer version, or one with other than visible letters, is none.
+/// The longest text that passes for a version; a longer one, or one with other than visible letters, is none.
 const VERSION_BYTES_MAX: usize = 64;
 
-/// Pipelines that one heartbeat asks about, or describes.
+/// The most pipelines that one heartbeat asks about, or describes.
 pub(crate) const DESCRIBED_MAX: usize = 1000;
 
 /// All that the nodes reported to this leader. A node that has said nothing yet counts as silent since the
@@ -34,7 +34,7 @@ pub(crate) struct Nodes {
     since: Instant,
     silence: Silence,
     reports: BTreeMap<NodeId, NodeReport>,
-    /// Silent ones at whose address another node speaks, since when, and which.
+    /// Silent nodes at whose address another node speaks, since when, and which.
     replaced: BTreeMap<NodeId, (Instant, NodeId)>,
     /// The highest index that any member has said its pipeline is applied up to.
     applied: HashMap<PipelineId, u64>,
@@ -44,27 +44,27 @@ pub(crate) struct Nodes {
 struct NodeReport {
     seen: Instant,
     clock: ClockApart,
-    /// The version of its software; empty where it does not say.
+    /// The version of the node's software; empty where it does not say.
     version: String,
     disks: Vec<DiskReport>,
-    /// The moments since which the node calls them broken.
+    /// The moments since which the node calls disks broken.
     broken: HashMap<Bytes, Instant>,
     pipelines: HashMap<PipelineId, PipelineReport>,
     /// The node's answer, in its last heartbeat, about pipelines that it was asked to describe.
     described: Vec<PipelineDescription>,
-    /// Its replicas that are behind.
+    /// The node's members of pipelines that are behind.
     behind: HashMap<PipelineId, Behind>,
-    /// The time between its last two heartbeats, if it was not silent.
+    /// The time between the node's last two heartbeats; zero if it was silent in between.
     heard_for: Duration,
 }
 
-/// A replica that has not applied all that others have.
+/// A member that has not applied all that others have.
 #[derive(Clone, Copy)]
 struct Behind {
-    /// The furthest it ever was.
+    /// The highest index that the member was ever applied up to.
     applied: u64,
-    /// The time for which it has stood there. Neither silence counts nor what it applies again after a
-    /// restart: it comes on when it gets further.
+    /// The time for which the member has stood there. Neither silence counts nor entries that it applies
+    /// again after a restart: it comes on when it gets further.
     stood: Duration,
 }
 
@@ -72,7 +72,7 @@ struct Behind {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct PipelineSeen {
     pub(crate) leader: Option<NodeId>,
-    /// The open container and its size; 0 until reported.
+    /// The open container, which has `container_bytes`; both are 0 until reported.
     pub(crate) container: u64,
     pub(crate) container_bytes: u64,
 }
@@ -92,7 +92,7 @@ impl Nodes {
         Nodes { since: now, silence, reports, replaced, applied, replicas }
     }
 
-    /// Nobody has said anything.
+    /// Nodes of which none has said anything.
     #[cfg(test)]
     pub(crate) fn silent() -> &'static Nodes {
         const SILENCE: Silence =
@@ -102,7 +102,8 @@ impl Nodes {
         &SILENT
     }
 
-    /// The node is alive and has these disks. True when that makes a difference to where pipelines may go.
+    /// Notes that the node is alive and has these disks. True when that makes a difference to where pipelines
+    /// may go.
     pub(crate) fn see(&mut self, node: NodeId, disks: Vec<DiskReport>, now: Instant) -> bool {
         let healthy_before = self.state(node, now) == NodeState::NodeHealthy;
         self.replaced.remove(&node);
@@ -128,8 +129,8 @@ impl Nodes {
         changed
     }
 
-    /// Notes the distance between the clock of a node that was just seen and this one's. True when that
-    /// became a problem.
+    /// Notes how far the clock of a node that was just seen is from this process's. True when that became a
+    /// problem.
     pub(crate) fn see_clock(&mut self, node: NodeId, clock: ClockApart) -> bool {
         let Some(report) = self.reports.get_mut(&node) else { return false };
         let before = std::mem::replace(&mut report.clock, clock);
@@ -150,7 +151,7 @@ impl Nodes {
         }
     }
 
-    /// Empty: not known to this leader.
+    /// The version of the node's software; empty where this leader does not know it.
     pub(crate) fn version(&self, node: NodeId) -> &str {
         self.reports.get(&node).map_or("", |report| &report.version)
     }
@@ -174,8 +175,9 @@ impl Nodes {
         replaced.or_else(|| self.clock(node).problem())
     }
 
-    /// Takes in what a node that was just seen says about its pipelines; of `strangers` it is no member, and
-    /// nothing is reckoned by what it says. True when a leader, an open container or what runs there changed.
+    /// Takes in what a node that was just seen says about its pipelines; it is no member of those in
+    /// `strangers`, and nothing is reckoned by what it says of them. True when a leader, an open container or
+    /// what runs there changed.
     pub(crate) fn report_pipelines(
         &mut self,
         node: NodeId,
@@ -191,7 +193,7 @@ impl Nodes {
         let changed = pipelines.len() != report.pipelines.len()
             || pipelines.iter().any(|(id, now)| report.pipelines.get(id).map(essence) != Some(essence(now)));
         for gone in report.pipelines.keys().filter(|id| !pipelines.contains_key(id)) {
-            // Others that still have it say so with their next heartbeats.
+            // Other nodes that still have the pipeline say how far it is with their next heartbeats.
             self.applied.remove(gone);
         }
         let mut behind = HashMap::new();
@@ -201,13 +203,13 @@ impl Nodes {
             // A leader that cannot commit what it has is behind itself.
             let leads = told.leader_replica == told.replica;
             let goal = match told.state() {
-                // It has nothing yet, and is behind even where nobody is ahead.
+                // A member that is being made has nothing yet, and is behind even where nobody is ahead.
                 MemberState::Opening => told.applied_index.max(*furthest) + 1,
                 _ if leads => told.last_index.max(*furthest),
                 _ => *furthest,
             };
             if told.applied_index < goal {
-                // One that is made now has come on.
+                // A member that has been made since has come on.
                 let is_opening = |report: &PipelineReport| report.state() == MemberState::Opening;
                 let before = report.pipelines.get(id).filter(|it| is_opening(it) == is_opening(told));
                 let has_stood = before.is_some_and(|before| before.applied_index == told.applied_index);
@@ -342,8 +344,8 @@ impl Nodes {
         self.reports.get(&node).map_or(&[], |report| &report.disks)
     }
 
-    /// The newest term's word on the leader counts: an old leader that was cut off keeps believing in itself.
-    /// Who is silent says nothing, and leads nothing.
+    /// The pipeline as its members see it. The newest term's word on the leader counts: an old leader that
+    /// was cut off keeps believing in itself. A silent node says nothing, and leads nothing.
     pub(crate) fn pipeline_seen(&self, record: &PipelineRecord, now: Instant) -> PipelineSeen {
         let speaks = |node: &NodeId| self.state(*node, now) == NodeState::NodeHealthy;
         let mut seen = PipelineSeen::default();
@@ -367,7 +369,7 @@ pub(crate) fn is_version(text: &str) -> bool {
     text.len() <= VERSION_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Whether new pipelines may go there.
+/// Whether new pipelines may go to the disk.
 pub(crate) fn takes_pipelines(disk: &DiskReport) -> bool {
     disk.state() == DiskState::Works
 }
@@ -549,7 +551,7 @@ mod tests {
         };
         assert_eq!(tell(1, 10, 10, 0), 0);
         assert_eq!(tell(2, 10, 10, 0), 0);
-        // Time in which nothing is written.
+        // Nothing is written for a while.
         for at in (4..100).step_by(4) {
             assert_eq!((tell(1, 10, 10, at), tell(2, 10, 10, at)), (0, 0));
         }
@@ -565,7 +567,7 @@ mod tests {
         assert_eq!((tell(1, 30, 20, 156), tell(1, 30, 20, 157)), (0, 1), "silence does not count");
         assert_eq!(tell(1, 40, 20, 161), 5, "a leader that cannot commit");
         assert_eq!(tell(1, 40, 40, 162), 0);
-        // Of what a stranger says nobody is behind.
+        // Nobody is behind because of what a stranger says.
         let strange = PipelineReport { last_index: 999, applied_index: 999, ..report(99, 1, 0) };
         nodes.see(NodeId(9), Vec::new(), at(150));
         nodes.report_pipelines(NodeId(9), vec![strange], &HashSet::from([PipelineId(1)]));

@@ -1,5 +1,6 @@
-//! Groups of names: which OMs begin them, and who their members are to be. Decisions are pure, from one look
-//! at the world and a little memory; `docs/adr/0013-scm-places-the-groups-of-names.md` says why they are so.
+//! Groups of names: which OMs begin them, and who their members are to be. Each decision is pure, from one
+//! look at the world and a little memory; `docs/adr/0013-scm-places-the-groups-of-names.md` says why they are
+//! so.
 //!
 //! A group's record is what SCM wants. Its leader makes the record's members the voters, and says each second
 //! who they are:
@@ -38,11 +39,11 @@ pub(crate) fn all(world: &World<'_>) -> BTreeSet<u64> {
 /// The decisions on groups of one leadership.
 pub(crate) struct OmGroups {
     delay: Duration,
-    /// The groups that there are to be at least.
+    /// The number of groups that there are to be at least.
     wanted: usize,
     /// The OMs that were healthy and in service once.
     seen: BTreeSet<NodeId>,
-    /// The moment from which on groups are begun: none of those that start together is missing then.
+    /// The moment from which on groups are begun: no OM of those that start together is missing then.
     due: Option<Instant>,
 }
 
@@ -72,12 +73,12 @@ impl OmGroups {
         };
         let mut commands: Vec<Command> = all(world).into_iter().filter_map(of_group).collect();
         commands.extend(self.missing(world));
-        // What is decided now may need an OM that nothing has needed yet.
+        // A decision of now may need an OM that nothing has needed yet.
         if commands.is_empty() { emptied(world) } else { commands }
     }
 
-    /// Groups that are to be made, once there is the root. What a forced reset has lost is not made up for: it
-    /// is somewhere, and comes back.
+    /// The commands that make the groups that are missing, once there is the root. Groups that a forced reset
+    /// has lost are not made up for: they are somewhere, and come back.
     fn missing(&self, world: &World<'_>) -> Vec<Command> {
         let is_begun = world.tables.om_group(ROOT_OF_NAMES).is_some_and(|root| root.is_founded);
         if !is_begun || world.tables.may_have_lost_om_groups() {
@@ -98,7 +99,7 @@ impl OmGroups {
     }
 
     /// The decision about a group that is not founded here. Names that are there are taken over; only where
-    /// nobody can have them they are begun.
+    /// nobody can have any the group is begun.
     fn begin(
         &self,
         world: &World<'_>,
@@ -109,16 +110,17 @@ impl OmGroups {
         if self.due.is_none_or(|due| world.now < due) {
             return None;
         }
-        // Names of before that come back while the group is restored are not the group's: all groups come from one backup.
+        // Names of before that come back while the group is restored are not the group's: all groups come
+        // from one backup.
         if record.restore.is_none() {
             let names =
                 all_leaders(world, group).filter(|leader| leader.is_settled() && has_names(leader.report()));
-            // Of two directories with names the one that has more of them.
+            // Where two directories have names, the one with more of them counts.
             if let Some(names) = names.max_by_key(|leader| (leader.report().last_index, leader.report().term))
             {
                 return note(world, group, &names);
             }
-            // One that SCM does not know somebody else has begun.
+            // A group that SCM does not know was begun by somebody else.
             if group != ROOT_OF_NAMES && world.tables.om_group(group).is_none() {
                 return None;
             }
@@ -137,13 +139,13 @@ impl OmGroups {
     }
 }
 
-/// Whether what the replica has are names: somebody may have been served from it.
+/// Whether the replica has names: somebody may have been served from it.
 pub(crate) fn has_names(report: &OmReplicaReport) -> bool {
     report.is_founded || ReplicaId(report.replica) == NAMES_OF_BEFORE
 }
 
-/// Whether names of a group that is not founded here may be in a replica. What does not run may be anything,
-/// but where it is known that it was to begin the group.
+/// Whether names of a group that is not founded here may be in a replica. A replica that does not run may be
+/// anything, unless the record says that it was to begin the group.
 fn may_have_names(record: Option<&OmGroupRecord>, om: NodeId, report: &OmReplicaReport) -> bool {
     let here = OmReplica { replica: report.replica, om: om.0 };
     let was_told = |record: &OmGroupRecord| here.is_in(&record.members) || here.is_in(&record.abandoned);
@@ -169,8 +171,8 @@ fn begun<'a>(world: &'a World<'_>, group: u64, record: &OmGroupRecord) -> Option
     begun.max_by_key(is_member)
 }
 
-/// Whether a replica that has begun the group has what it is to be founded with: all rows of a backup, once all groups have
-/// theirs, or else nothing.
+/// Whether a replica that has begun the group has what the group is to be founded with: all rows of a backup,
+/// once all groups have theirs, or else nothing.
 fn has_its_rows(record: &OmGroupRecord, report: &OmReplicaReport) -> bool {
     match &record.restore {
         Some(restore) => restore.is_complete && report.is_restored && report.backup == restore.backup,
@@ -178,7 +180,7 @@ fn has_its_rows(record: &OmGroupRecord, report: &OmReplicaReport) -> bool {
     }
 }
 
-/// A replica that has begun the group and has all rows of this backup.
+/// Whether the group is founded, or a replica has begun it and has all rows of this backup.
 pub(crate) fn is_restored(world: &World<'_>, record: &OmGroupRecord, backup: &[u8]) -> bool {
     let restore = record.restore.clone().map(|restore| OmRestore { is_complete: true, ..restore });
     let is_of = |restore: &OmRestore| restore.backup == backup;
@@ -186,8 +188,8 @@ pub(crate) fn is_restored(world: &World<'_>, record: &OmGroupRecord, backup: &[u
     record.is_founded || as_decided.restore.is_some() && begun(world, record.group, &as_decided).is_some()
 }
 
-/// Whether an OM that was asked to begin a group need not be given up: of a leader of SCM that has just begun,
-/// it has not had the time to speak.
+/// Whether an OM that was asked to begin a group need not be given up. It has not had the time yet to speak
+/// to a leader of SCM that has just begun.
 fn is_to_come(world: &World<'_>, group: u64, asked: &OmMemberRecord) -> bool {
     let om = NodeId(asked.om);
     let is_there = !is_dead(world, om) && is_in_service(world, om) && !world.oms.is_silent(om, world.now);
@@ -204,8 +206,8 @@ fn why_not<'a>(world: &'a World<'_>, group: u64, member: &OmMemberRecord) -> Opt
     (report.replica == member.replica && !report.why.is_empty()).then_some(&report.why)
 }
 
-/// Of a founded group of whose record nobody leads: names that were founded, or went on, with replicas that a
-/// forced reset has lost.
+/// The decision about a founded group of whose record no replica leads: names that were founded, or went on,
+/// with replicas that a forced reset has lost, are noted.
 fn found_elsewhere(world: &World<'_>, record: &OmGroupRecord) -> Option<Command> {
     let is_lost = |leader: &OmLeader<'_>| {
         let replica = ReplicaId(leader.report().replica);
@@ -237,14 +239,14 @@ fn go_on(
     if record.members.iter().any(|member| !member.has_voted) {
         return note(world, record.group, leader);
     }
-    // Before anybody else has the names, they say themselves that they are founded.
+    // The names must say themselves that they are founded before anybody else gets them.
     if !leader.report().is_founded {
         return None;
     }
     grow(world, record, loads).or_else(|| replace(world, record, loads))
 }
 
-/// The group's members are what its leader says, if that can be.
+/// The command that notes the members as the group's leader says them, if a group can have these.
 fn note(world: &World<'_>, group: u64, leader: &OmLeader<'_>) -> Option<Command> {
     let member = |voter: OmReplica| OmMemberRecord { replica: voter.replica, om: voter.om, has_voted: true };
     let members = leader.voters().into_iter().map(member).collect();
@@ -253,8 +255,8 @@ fn note(world: &World<'_>, group: u64, leader: &OmLeader<'_>) -> Option<Command>
     note_om_group::check(world.tables, &command).is_ok().then_some(Command::NoteOmGroup(command))
 }
 
-/// Another one in place of one that was added, is no voter yet, and will not come: without it the leader
-/// changes nothing.
+/// The change that puts another member in place of one that was added, is no voter yet, and will not come:
+/// without that one the leader changes nothing.
 fn exchange(
     world: &World<'_>,
     record: &OmGroupRecord,
@@ -272,7 +274,8 @@ fn exchange(
     change_one(world, record, lost, urgency(lost), loads)
 }
 
-/// All that are missing, at once, where there are OMs for them: two voters would bear less than one.
+/// The change that adds all missing members at once, where there are OMs for them: two voters would bear less
+/// than one.
 fn grow(world: &World<'_>, record: &OmGroupRecord, loads: &mut Loads) -> Option<Command> {
     let missing = OM_MEMBERS.saturating_sub(record.members.len());
     let staying = record.members.iter().filter(|member| is_well(world, NodeId(member.om))).count();
@@ -284,7 +287,7 @@ fn grow(world: &World<'_>, record: &OmGroupRecord, loads: &mut Loads) -> Option<
     Some(Command::ChangeOmGroup(ChangeOmGroupCommand { group: record.group, removed: Vec::new(), added }))
 }
 
-/// One member whose OM is lost, or is to be emptied, by another.
+/// The change that replaces one member whose OM is lost, or is to be emptied, by another.
 fn replace(world: &World<'_>, record: &OmGroupRecord, loads: &mut Loads) -> Option<Command> {
     let worst = record.members.iter().min_by_key(|member| urgency(world, member))?;
     change_one(world, record, worst, urgency(world, worst), loads)
@@ -322,8 +325,8 @@ fn urgency(world: &World<'_>, member: &OmMemberRecord) -> Urgency {
     }
 }
 
-/// OMs that are to be emptied and are in no group any more: the record has none of them, and where it once
-/// had, all its members have voted since. Nobody is while SCM does not know what a forced reset has lost.
+/// The commands that note leaving OMs as emptied: no record has them, and where one once had, all its members
+/// have voted since. No OM is noted while SCM does not know what a forced reset has lost.
 fn emptied(world: &World<'_>) -> Vec<Command> {
     if world.tables.om_groups().values().any(|group| group.is_uncertain) {
         return Vec::new();
@@ -338,7 +341,7 @@ fn emptied(world: &World<'_>) -> Vec<Command> {
     let is_in_group = |om: u64, group: &OmGroupRecord| {
         leader(world, group).is_some_and(|leader| leader.members().iter().any(|member| member.om == om))
     };
-    // It may be of names that are not founded here, or not known any more.
+    // The OM may have names that are not founded here, or not known any more.
     let has_names = |om: u64| {
         let is_founded = |group: u64| world.tables.om_group(group).is_some_and(|record| record.is_founded);
         let has_told = is_dead(world, NodeId(om)) || world.oms.has_told(NodeId(om));
@@ -364,7 +367,7 @@ impl Loads {
     }
 
     /// OMs that may be given a replica of the group: they have none, neither by the record nor as they say.
-    /// Those with the fewest replicas go first.
+    /// OMs with the fewest replicas go first.
     fn candidates(&self, world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> Vec<NodeId> {
         let has_none = |om: &NodeId| {
             members.iter().all(|member| member.om != om.0) && world.oms.replica(*om, group).is_none()
@@ -383,8 +386,8 @@ impl Loads {
     }
 }
 
-/// Whether nobody can change names of a group: of each member it is known that it knows no leader, or nothing is
-/// heard any more.
+/// Whether nobody can change names of a group: each member is known to know no leader, or is not heard of any
+/// more.
 pub(crate) fn is_down(world: &World<'_>, record: Option<&OmGroupRecord>) -> bool {
     let Some(record) = record.filter(|record| record.is_founded) else { return true };
     let has_no_leader = |member: &OmMemberRecord| {

@@ -21,7 +21,7 @@ use types::NodeId;
 const STALE_AFTER: Duration = Duration::from_secs(5);
 const DEAD_AFTER: Duration = Duration::from_secs(20);
 const ROUND: Duration = Duration::from_secs(2);
-/// Rounds after which whoever was silent is dead.
+/// The number of rounds after which whoever was silent is dead.
 const LONG: u32 = 12;
 const OMS_MAX: usize = 7;
 
@@ -31,7 +31,7 @@ enum Step {
     Add,
     Stop(usize),
     Start(usize),
-    /// It cannot reach SCM, or can again.
+    /// An OM cannot reach SCM, or can again.
     Mute(usize, bool),
     Empty(usize),
     Decommission(usize),
@@ -43,7 +43,7 @@ enum Step {
     ScmElects,
     /// The last decisions are lost.
     ScmReset(usize),
-    /// It speaks before it leads, or after that.
+    /// A person resets the group on an OM, which speaks before it leads, or after that.
     PersonResets(usize, bool),
 }
 
@@ -68,11 +68,11 @@ struct Om {
     late: Option<(u64, Vec<OmReplicaReport>)>,
 }
 
-/// Its replica of group 0.
+/// An OM's replica of group 0.
 #[derive(Clone, Copy)]
 struct Here {
     replica: u64,
-    /// The number of the group that it belongs to; none while it waits for a leader.
+    /// The number of the group that the replica belongs to; `None` while it waits for a leader.
     raft: Option<usize>,
 }
 
@@ -96,7 +96,7 @@ struct Raft {
     ending_at: u64,
     leader: Option<OmReplica>,
     is_founded: bool,
-    /// A person has reset it: this is what those have who were given up.
+    /// Whether a person has reset the group, and this is the one of the replicas that were given up.
     is_past: bool,
 }
 
@@ -149,7 +149,7 @@ impl Model {
             Step::Rounds(rounds) => (0..*rounds).for_each(|_| self.round()),
             Step::Stall(stalled) => self.stalled = *stalled,
             Step::ScmElects => self.scm_begins(),
-            // What it lost is not to be the word of a person.
+            // SCM is not to lose the word of a person.
             Step::ScmReset(lost) if self.oms.iter().all(|om| !self.is_past(om)) => self.scm_reset(*lost),
             Step::ScmReset(_) => {}
             _ if count == 0 => {}
@@ -168,13 +168,13 @@ impl Model {
         self.elect();
     }
 
-    /// It has what a person gave up.
+    /// Whether the OM has a replica that a person gave up.
     fn is_past(&self, om: &Om) -> bool {
         let raft = om.here.and_then(|here| here.raft);
         raft.is_some_and(|raft| self.rafts[raft].is_past)
     }
 
-    /// Whoever resets a group keeps the others away until SCM knows of it.
+    /// Whether the OM may run: a person who resets a group keeps the others away until SCM knows of that.
     fn may_run(&self, om: &Om) -> bool {
         let record = self.tables.om_group(0);
         let is_noted = |replica: &u64| record.is_some_and(|record| record.given_up.contains(replica));
@@ -234,8 +234,8 @@ impl Model {
         self.scm_begins();
     }
 
-    /// A person makes a replica the only member of its group, where nobody else is there. Those who are given
-    /// up keep what they have, and may come back with it.
+    /// A person makes a replica the only member of its group, where nobody else is there. Replicas that are
+    /// given up keep what they have, and may come back with it.
     fn person_resets(&mut self, om: usize, speaks_first: bool) {
         if self.is_past(&self.oms[om]) {
             return;
@@ -266,7 +266,7 @@ impl Model {
         let om = &mut self.oms[om];
         om.here = Some(Here { replica, raft: Some(self.rafts.len()) });
         om.given_up.extend(given_up);
-        // Its process was stopped for that.
+        // The OM's process was stopped for that.
         om.told = None;
         self.rafts.push(reset);
         if speaks_first {
@@ -455,7 +455,7 @@ impl Model {
             if is_up && leader.is_some() {
                 continue;
             }
-            // Those that leave lead as well, until they have left.
+            // Voters that leave lead as well, until they have left.
             let next = raft.before.iter().chain(&raft.voters).find(|voter| self.is_there(at, voter)).copied();
             let raft = &mut self.rafts[at];
             if leader.is_none() && raft.stage == Stage::Ending {
@@ -541,11 +541,11 @@ impl Model {
         if let [names] = names[..] {
             self.elect();
             if !self.is_up(names) {
-                // They are for a person to give up.
+                // These names are for a person to give up.
                 return;
             }
         } else if self.tables.om_group(0).is_some_and(|record| record.is_founded) {
-            // It was emptied before it heard that it had founded them.
+            // The OM was emptied before it heard that it had founded the names.
             return;
         }
         let reports: Vec<OmReplicaReport> = (0..self.oms.len()).flat_map(|om| self.reports(om)).collect();

@@ -28,7 +28,7 @@ struct Fixture {
     now: Instant,
 }
 
-/// A report of a replica of group 0 that leads, with these voters, and of which that is all that is known.
+/// A report of a replica of group 0 that leads, with these voters, and says nothing else.
 fn begun(replica: u64, voters: &[(u64, u64)]) -> Vec<OmReplicaReport> {
     let member =
         |&(replica, om): &(u64, u64)| OmMember { replica, om, is_voter: true, ..OmMember::default() };
@@ -165,7 +165,7 @@ fn groups_that_a_forced_reset_lost_come_back_and_are_not_made_up_for() {
     let decided = fixture.decide();
     let [Command::NoteOmGroup(noted)] = &decided[..] else { panic!("{decided:?}") };
     assert_eq!((noted.group, noted.members.len()), (5, 1));
-    // One of which nobody has the names any more is not begun: nobody says what it was.
+    // A group whose names nobody has any more is not begun: nobody says what it was.
     let mut fixture = Fixture::ready();
     let mut names = leads(70, &[(70, 2)]);
     (names[0].group, names[0].leader_replica) = (5, 0);
@@ -383,7 +383,7 @@ fn an_om_is_emptied_when_its_groups_have_gone_on_without_it() {
     assert_eq!(fixture.told(1).unwrap().members.len(), 3, "it leads, and must change the members");
     assert_eq!(fixture.decide(), []);
     let now = [(3, 2), (4, 3), (5, 4)];
-    // It has handed over.
+    // Replica 2 has handed over.
     fixture.follow(1, 2);
     let mut next = leads(3, &now);
     next[0].term = 2;
@@ -450,7 +450,7 @@ fn one_message_that_nobody_confirms_changes_nothing() {
 #[test]
 fn a_voter_that_the_record_never_had_is_noted_though_the_leader_was_told_otherwise() {
     let mut fixture = Fixture::of_three();
-    // Draws a number, as for a replica that SCM has forgotten.
+    // The draw of a number, as for a replica that SCM has forgotten.
     run(&mut fixture.tables, found(1, 5));
     let mut now = leads(2, &[(2, 1), (3, 2), (5, 4)]);
     now[0].wanted = vec![2, 3, 4];
@@ -461,7 +461,7 @@ fn a_voter_that_the_record_never_had_is_noted_though_the_leader_was_told_otherwi
     assert_eq!(members(&fixture.tables, 0), [(2, 1), (3, 2), (5, 4)]);
 }
 
-/// [`leads`], after a person gave these up.
+/// [`leads`], after a person gave up the replicas in `given_up`.
 fn leads_after_reset(replica: u64, voters: &[(u64, u64)], given_up: &[u64]) -> Vec<OmReplicaReport> {
     let mut reports = leads(replica, voters);
     reports[0].given_up = given_up.to_vec();
@@ -486,7 +486,7 @@ fn the_history_that_a_person_gave_up_never_leads_again() {
     fixture.hear(2, leads_after_reset(3, &[(3, 2)], &[2, 4]));
     fixture.hear(1, vec![]);
     fixture.carry_out();
-    // All come back at once, and the old ones elect first.
+    // All replicas come back at once, and the old ones elect first.
     let mut silent = leads_after_reset(3, &[(3, 2)], &[2, 4]);
     silent[0].leader_replica = 0;
     fixture.hear(2, silent);
@@ -566,7 +566,7 @@ fn members_that_a_reset_of_scm_has_lost_come_back_by_what_the_group_says() {
     fixture.hear(1, leads(2, &went_on));
     assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&went_on))]);
     assert_eq!(fixture.decide(), [], "OM 77 may yet come");
-    // Nothing is left of what the record has.
+    // No replica is left that the record has.
     let gone_on = [(80, 4), (81, 5), (70, 77)];
     for (om, reports) in [(1, vec![]), (2, vec![]), (3, vec![]), (4, leads(80, &gone_on))] {
         fixture.hear(om, reports);
@@ -575,7 +575,7 @@ fn members_that_a_reset_of_scm_has_lost_come_back_by_what_the_group_says() {
     assert_eq!(members(&fixture.tables, 0), [(70, 77), (80, 4), (81, 5)]);
 }
 
-/// It was told to have replica 5, and has said so only after it was to have another one.
+/// The OM was told to have replica 5, and has said so only after it was to have another one.
 #[test]
 fn a_replica_in_the_way_of_the_one_that_its_om_is_to_have_goes() {
     let mut fixture = Fixture::of_three();
@@ -680,7 +680,7 @@ fn another_om_takes_the_rows_where_the_first_one_dies_and_an_scm_that_forgot_the
     fixture.hear(1, restored(2, 1, 9, true));
     assert_eq!(fixture.decide(), [], "nobody wants these rows here");
     run(&mut fixture.tables, begin_restore(9, &[0]));
-    // The one that has rows is not told of the group any more, and stands in nobody's way.
+    // The OM that has rows is not told of the group any more, and stands in nobody's way.
     assert_eq!(fixture.carry_out(), [found(0, 2)]);
     fixture.hear(2, restored(3, 2, 9, false));
     fixture.now += STALE_AFTER;

@@ -1,5 +1,5 @@
-//! Each OM leads its share of the groups of names. Leading costs most of what a group costs, and after restarts one
-//! OM leads everything.
+//! Each OM leads its share of the groups of names. Leading costs most of what a group costs, and after
+//! restarts one OM leads everything.
 
 use crate::om_view::{OmLeader, is_well, leader};
 use crate::tables::OmReplica;
@@ -19,8 +19,8 @@ pub(crate) struct OmSuccession {
     pub(crate) replica: u64,
 }
 
-/// At most one move: from whoever leads most to whoever leads least, if that evens anything out. A group's leader
-/// stays for `interval` after anybody has wished it, an operator too.
+/// The next move, at most one: from the OM that leads most to the one that leads least, if that evens
+/// anything out. A group's leader stays for `interval` after anybody has wished it, an operator too.
 pub(crate) fn plan(world: &World<'_>, interval: Duration) -> Option<OmSuccession> {
     let records = world.tables.om_groups().values().filter(|record| record.is_founded);
     let led: Vec<(u64, OmLeader<'_>)> =
@@ -36,7 +36,7 @@ pub(crate) fn plan(world: &World<'_>, interval: Duration) -> Option<OmSuccession
         let fit = leader.voters().into_iter().filter(|voter| may_lead(world, *group, voter, leader));
         let to = fit.min_by_key(|voter| (leads(voter.om), voter.om))?;
         let gain = leads(leader.om.0).checked_sub(leads(to.om))?;
-        // Moving one changes the difference by two.
+        // Moving one leader changes the difference by two.
         (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica }, to.om))
     };
     let moves = led.iter().filter_map(of_group);
@@ -75,7 +75,7 @@ mod tests {
         10 * group + om
     }
 
-    /// What an OM says of a group of three that `leader` leads.
+    /// The report of an OM on a group of three that `leader` leads.
     fn said(group: u64, om: u64, leader: u64) -> OmReplicaReport {
         let member = |om| OmMember { replica: replica(group, om), om, is_voter: true, ..OmMember::default() };
         OmReplicaReport {

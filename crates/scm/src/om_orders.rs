@@ -28,7 +28,7 @@ pub(crate) fn answer(world: &World<'_>, om: NodeId) -> OmHeartbeatResponse {
     }
 }
 
-/// A group as SCM wants it: all of these are to vote.
+/// A group as SCM wants it: all members of the record are to vote.
 pub(crate) fn group(world: &World<'_>, record: &OmGroupRecord) -> OmGroup {
     let voter = |member| OmMember { is_voter: true, ..member_told(world, member) };
     OmGroup {
@@ -47,10 +47,10 @@ pub(crate) fn member_told(world: &World<'_>, member: &OmMemberRecord) -> OmMembe
 }
 
 /// Whether the OM hears of the group: as a member of the record, or as one that was taken out and still
-/// leads, since leaders change the members. What it has of another group of that number has nothing to do
-/// with this one, and must make none of these its members. One that has voted and is gone from its directory
-/// does not begin again with nothing: it would forget to whom it gave its vote. And nobody hears of a record
-/// that the group contradicts: it may name replicas that are gone for good.
+/// leads, since leaders change the members. A replica that it has of another group of that number has nothing
+/// to do with this one, and must not make these its members. A member that has voted and is gone from its
+/// OM's directory does not begin again with nothing: it would forget to whom it gave its vote. And nobody
+/// hears of a record that the group contradicts: it may name replicas that are gone for good.
 fn is_told(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> bool {
     if record.is_uncertain || leader(world, record).is_some_and(|leader| leader.contradicts(record)) {
         return false;
@@ -66,15 +66,15 @@ fn is_told(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> bool {
     }
 }
 
-/// Whether the replica is a voter to any that has told what it knows of the group.
+/// Whether any replica that has told what it knows of the group has this one as a voter.
 fn votes(world: &World<'_>, group: u64, replica: u64) -> bool {
     let mut members = world.oms.replicas_of(group).flat_map(|(_, heard)| &heard.report.members);
     members.any(|member| member.replica == replica && member.is_voter)
 }
 
 /// The OM's replica that the group has gone on without: it was in the record once, or was to begin the group,
-/// and the leader has the record's members for good. It was told that it is to have these: it may be about to
-/// take in, by an older word, who is to go by a newer one.
+/// and the leader has the record's members for good. The leader was told that it is to have these: it may be
+/// about to take in, by an older word, a replica that is to go by a newer one.
 fn gone(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmReplicaName> {
     let OmReplicaReport { group, replica, .. } = world.oms.replica(om, record.group)?.report;
     let here = OmReplica { replica, om: om.0 };
@@ -82,7 +82,7 @@ fn gone(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmRepli
         here.is_in(&record.removed) || here.is_in(&record.abandoned) || record.given_up.contains(&replica);
     let leader = leader(world, record).filter(|leader| leader.is_settled())?;
     let (voters, members) = (leader.voters(), leader.members());
-    // It stands in the way of the one that the OM is to have.
+    // The replica stands in the way of the one that the OM is to have.
     let is_in_the_way = record.members.iter().any(|member| member.om == om.0);
     let has_gone_on = leader.has_heard_of(record)
         && (is_in_the_way || voters == OmReplica::all(&record.members))
@@ -98,7 +98,7 @@ fn successor(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<Om
     leader.voters().iter().any(is_other_voter).then_some(OmReplicaName { group: record.group, replica })
 }
 
-/// The addresses of all with whom the OM has to do.
+/// The addresses of all OMs with which this one has to do.
 fn addresses(world: &World<'_>, told: &[&OmGroupRecord], om: NodeId) -> Vec<NodeAddress> {
     let wanted = told.iter().flat_map(|record| &record.members).map(|member| member.om);
     let known = world.oms.replicas(om).flat_map(|heard| &heard.report.members).map(|member| member.om);

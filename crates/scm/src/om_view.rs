@@ -1,4 +1,4 @@
-//! Groups of names as their replicas say that they are.
+//! Groups of names, as the reports of their replicas show them.
 
 use crate::oms::ReplicaHeard;
 use crate::tables::{OmReplica, om_duty};
@@ -24,7 +24,7 @@ impl<'a> OmLeader<'a> {
         OmReplica { replica: self.report().replica, om: self.om.0 }
     }
 
-    /// Whether its members are the group's, for good and with no others on the way.
+    /// Whether the members that the leader has are the group's, for good and with no others on the way.
     pub(crate) fn is_settled(&self) -> bool {
         self.heard.is_settled()
     }
@@ -33,14 +33,15 @@ impl<'a> OmLeader<'a> {
         members(self.om, self.report()).filter(|(_, is_voter)| *is_voter).map(|(member, _)| member).collect()
     }
 
-    /// Whether it has heard of the record as it is, and has nothing older to carry out.
+    /// Whether the leader has heard of the record as it is, and has nothing older to carry out.
     pub(crate) fn has_heard_of(&self, record: &OmGroupRecord) -> bool {
         let wanted: BTreeSet<u64> = record.members.iter().map(|member| member.replica).collect();
         self.report().wanted.iter().copied().collect::<BTreeSet<u64>>() == wanted
     }
 
-    /// Whether the group is for good what the record does not know: SCM has forgotten something, or the group
-    /// has. A decided change that it is yet to hear of, or to carry out, is none.
+    /// Whether the group is, for good, otherwise than the record can account for: SCM has forgotten
+    /// something, or the group has. A decided change that the group is yet to hear of, or to carry out, is no
+    /// contradiction.
     pub(crate) fn contradicts(&self, record: &OmGroupRecord) -> bool {
         let voters = self.voters();
         let is_strange = |voter: &OmReplica| !voter.is_in(&record.members) && !voter.is_in(&record.removed);
@@ -54,25 +55,25 @@ impl<'a> OmLeader<'a> {
                 || lacks_a_voter)
     }
 
-    /// Whether a person has reset the group, of which the record does not know.
+    /// Whether a person has reset the group, and the record does not know of that.
     fn was_reset_since(&self, record: &OmGroupRecord) -> bool {
         self.report().given_up.iter().any(|replica| !record.given_up.contains(replica))
     }
 
-    /// Whether a person has given it up, and has not decided for it after all.
+    /// Whether a person has given the leading replica up, and has not decided for it after all.
     pub(crate) fn is_given_up(&self, record: &OmGroupRecord) -> bool {
         let is_named = record.given_up.contains(&self.report().replica);
         is_named && !self.replica().is_in(&record.members) && !self.was_reset_since(record)
     }
 
-    /// Voters, and those who get everything and do not vote.
+    /// The members of the group: its voters, and those that get everything and do not vote.
     pub(crate) fn members(&self) -> BTreeSet<OmReplica> {
         members(self.om, self.report()).map(|(member, _)| member).collect()
     }
 }
 
-/// The members that a replica of `om` names, and whether they vote. Names of before have no number of an OM
-/// for themselves.
+/// The members that a replica of `om` names, and whether they vote. A replica of names of before does not
+/// know the number of its own OM.
 fn members(om: NodeId, report: &OmReplicaReport) -> impl Iterator<Item = (OmReplica, bool)> {
     report.members.iter().map(move |member| {
         let on = if member.replica == report.replica { om.0 } else { member.om };
@@ -80,15 +81,15 @@ fn members(om: NodeId, report: &OmReplicaReport) -> impl Iterator<Item = (OmRepl
     })
 }
 
-/// All who say that they lead a group of this number, be it the cluster's or not.
+/// The replicas on healthy OMs that say that they lead a group of this number, be it the cluster's or not.
 pub(crate) fn all_leaders<'a>(world: &'a World<'_>, group: u64) -> impl Iterator<Item = OmLeader<'a>> {
     let leaders = world.oms.replicas_of(group).filter(|(_, heard)| heard.leads());
     leaders.filter(|(om, _)| is_healthy(world, *om)).map(|(om, heard)| OmLeader { om, heard })
 }
 
-/// The leader of a founded group: a replica of its record, or one that has a voter of its record. One that
-/// was taken out leads until another one does; one that a person's reset gave up never does again, though its
-/// old history may still have a majority.
+/// The leader of a founded group: a replica of its record, or one that has a voter of its record. A replica
+/// that was taken out leads until another one does; one that a person's reset gave up never leads again,
+/// though its old history may still have a majority.
 pub(crate) fn leader<'a>(world: &'a World<'_>, record: &OmGroupRecord) -> Option<OmLeader<'a>> {
     let is_member = |leader: &OmLeader<'_>| leader.replica().is_in(&record.members);
     let is_of_group = |leader: &OmLeader<'_>| {
@@ -99,7 +100,7 @@ pub(crate) fn leader<'a>(world: &'a World<'_>, record: &OmGroupRecord) -> Option
     };
     let is_of_group = |leader: &OmLeader<'_>| is_of_group(leader) && !leader.is_given_up(record);
     let found = all_leaders(world, record.group).filter(|leader| record.is_founded && is_of_group(leader));
-    // What others say too is not the word of one message.
+    // A leader that other replicas name too does not rest on the word of one message.
     let is_confirmed = |leader: &OmLeader<'_>| {
         let replica = leader.report().replica;
         let others = world.oms.replicas_of(record.group).filter(|(om, _)| *om != leader.om);
@@ -111,7 +112,8 @@ pub(crate) fn leader<'a>(world: &'a World<'_>, record: &OmGroupRecord) -> Option
     })
 }
 
-/// One that a forced reset has lost, and that has not registered again, is silent like others.
+/// The state of an OM. One that a forced reset has lost, and that has not registered again, is judged by its
+/// silence like others.
 pub(crate) fn om_state(world: &World<'_>, om: NodeId) -> NodeState {
     match world.tables.om(om) {
         Some(record) => world.oms.state(record, world.now),
@@ -131,7 +133,7 @@ pub(crate) fn is_in_service(world: &World<'_>, om: NodeId) -> bool {
     world.tables.om(om).is_none_or(|record| om_duty(record) == NodeDuty::NodeInService)
 }
 
-/// Healthy, and to stay.
+/// Whether the OM is registered and healthy, and is to stay.
 pub(crate) fn is_well(world: &World<'_>, om: NodeId) -> bool {
     world.tables.om(om).is_some() && is_healthy(world, om) && is_in_service(world, om)
 }

@@ -8,16 +8,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::NodeId;
 
-/// Replicas of one OM: more groups than a cluster of this version has names for.
+/// The most replicas of one OM: more groups than a cluster of this version has names for.
 const REPLICAS_MAX: usize = 1000;
-/// Members of one membership: voters of before and after, and those who come.
+/// The most members of one membership: voters of before and after, and those that come.
 const MEMBERS_MAX: usize = 100;
-/// Two at each reset that a person makes of a group.
+/// The most replicas that a group tells of as given up: two at each reset that a person makes of it.
 pub(crate) const GIVEN_UP_MAX: usize = 1000;
 const ADDRESS_BYTES_MAX: usize = 255;
 const WHY_BYTES_MAX: usize = 4096;
 
-/// All that OMs reported to this leader. One that has said nothing yet counts as silent since the leader
+/// All that OMs reported to this leader. An OM that has said nothing yet counts as silent since the leader
 /// began: it may have been well a moment ago.
 pub(crate) struct Oms {
     since: Instant,
@@ -42,19 +42,19 @@ struct Heard {
 /// A replica as its OM described it last.
 pub(crate) struct ReplicaHeard {
     pub(crate) report: OmReplicaReport,
-    /// The end of its log when these members were seen in it first in this term: their entry is not behind
-    /// that.
+    /// The end of the replica's log when its present members were first seen in this term: their entry is not
+    /// behind that.
     members_at: u64,
-    /// It stood further when it was heard before. A leader's log never shrinks: this was under way for longer
-    /// than what came after it.
+    /// Whether the replica's log ended further on in the report before. A leader's log never shrinks: this
+    /// report was under way for longer than one that was sent after it.
     is_late: bool,
-    /// It does not run, and this was heard first then.
+    /// The moment when it was first heard that the replica does not run; `None` while it runs.
     closed_since: Option<Instant>,
 }
 
 impl ReplicaHeard {
     fn of(report: OmReplicaReport, before: Option<&ReplicaHeard>, now: Instant) -> ReplicaHeard {
-        // In one term a leader's log only grows: what it has had since then it has where it was.
+        // A leader's log only grows in its term: an entry that it has had since then is where it was.
         let membership = |report: &OmReplicaReport| {
             let members: Vec<_> = report.members.iter().map(voter).collect();
             (report.replica, report.term, report.is_changing, members)
@@ -69,7 +69,8 @@ impl ReplicaHeard {
         ReplicaHeard { report, members_at, is_late, closed_since }
     }
 
-    /// Whether the members that it has are the group's: committed, and no others are under way.
+    /// Whether the members that the replica has are the group's: they are committed, and no others are under
+    /// way.
     pub(crate) fn is_settled(&self) -> bool {
         !self.report.is_changing && self.report.applied_index >= self.members_at
     }
@@ -96,8 +97,8 @@ impl Oms {
         }
     }
 
-    /// Takes in what an OM says: it is alive, and has these replicas and no others. True where that changes
-    /// what is to be decided, or told.
+    /// Takes in the heartbeat of an OM: it is alive, and has these replicas and no others. True where that
+    /// changes what is to be decided, or told.
     pub(crate) fn hear(&mut self, om: NodeId, replicas: Vec<OmReplicaReport>, now: Instant) -> bool {
         let was_silent = self.is_silent(om, now);
         let before = self.heard.remove(&om);
@@ -119,8 +120,8 @@ impl Oms {
         changed
     }
 
-    /// Notes the distance between the clock of an OM that was just heard and this one's. True when that
-    /// became a problem.
+    /// Notes how far the clock of an OM that was just heard is from this process's. True when that became a
+    /// problem.
     pub(crate) fn hear_clock(&mut self, om: NodeId, clock: ClockApart) -> bool {
         let Some(heard) = self.heard.get_mut(&om) else { return false };
         let before = std::mem::replace(&mut heard.clock, clock);
@@ -143,7 +144,7 @@ impl Oms {
         }
     }
 
-    /// Whether its disk takes nothing.
+    /// Whether the OM's disk takes nothing.
     pub(crate) fn is_full(&self, om: NodeId) -> bool {
         self.heard.get(&om).is_some_and(|heard| heard.is_full)
     }
@@ -152,7 +153,7 @@ impl Oms {
         self.heard.get(&om).map(|heard| heard.clock).unwrap_or_default()
     }
 
-    /// Empty: not known to this leader.
+    /// The version of the OM's software; empty where this leader does not know it.
     pub(crate) fn version(&self, om: NodeId) -> &str {
         self.heard.get(&om).map_or("", |heard| &heard.version)
     }
@@ -172,8 +173,8 @@ impl Oms {
         self.age(om, now) >= self.stale_after
     }
 
-    /// One at whose address there is another directory now is dead as soon as it is silent. Where two have
-    /// changed places, each of them comes back a moment later.
+    /// The state of a registered OM. One at whose address there is another directory now is dead as soon as
+    /// it is silent; where two have changed places, each of them comes back a moment later.
     pub(crate) fn state(&self, record: &OmRecord, now: Instant) -> NodeState {
         match (record.address.as_str(), self.heard_state(NodeId(record.om), now)) {
             ("", NodeState::NodeHealthy) => NodeState::NodeStale,
@@ -189,7 +190,7 @@ impl Oms {
         since.is_some_and(|since| now.saturating_duration_since(since) >= self.stale_after)
     }
 
-    /// The state that follows from its silence.
+    /// The state of an OM that follows from its silence alone.
     pub(crate) fn heard_state(&self, om: NodeId, now: Instant) -> NodeState {
         if self.age(om, now) >= self.dead_after {
             NodeState::NodeDead
@@ -232,7 +233,7 @@ impl Oms {
         self.successors.insert(group, (replica, until));
     }
 
-    /// The moment until which it was told who is to lead a group, the last time that anybody wished it.
+    /// The moment until which the last wish for a group's leader was told.
     pub(crate) fn last_wish(&self, group: u64) -> Option<Instant> {
         self.successors.get(&group).map(|(_, until)| *until)
     }
@@ -242,7 +243,7 @@ impl Oms {
         self.successors.get(&group).filter(|(_, until)| now < *until).map(|(replica, _)| *replica)
     }
 
-    /// Nobody has said anything.
+    /// OMs of which none has said anything.
     #[cfg(test)]
     pub(crate) fn silent() -> &'static Oms {
         static SILENT: std::sync::LazyLock<Oms> =

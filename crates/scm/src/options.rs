@@ -9,11 +9,11 @@ pub struct ScmOptions {
     /// Addresses of all members that SCM is to have, this one among them, the same for all; fewer than two:
     /// SCM is this process alone.
     pub members: Vec<String>,
-    /// Pipelines that SCM places on each healthy disk. Two keep a disk's writer busy while one of them
-    /// changes leader; each costs a Raft group with its log cache.
+    /// The number of pipelines that SCM places on each healthy disk. Two keep a disk's writer busy while one
+    /// of them changes leader; each costs a Raft group with its log cache.
     pub pipelines_per_disk: u32,
-    /// Groups of names that there are to be at least; more are made at an operator's word. Each costs every OM that has it a
-    /// Raft group with a database.
+    /// The number of groups of names that there are to be at least; more are made at an operator's word. Each
+    /// costs every OM that has it a Raft group with a database.
     pub om_groups: usize,
     /// A node that was silent for this long gets no new pipelines: five missed heartbeats.
     pub stale_after: Duration,
@@ -25,16 +25,16 @@ pub struct ScmOptions {
     /// The time for which a closing pipeline may be without a leader until its members are told to end by
     /// themselves, and an open one whose members are there until it is closed: twenty elections.
     pub quasi_close_after: Duration,
-    /// Copies of containers to one node, and from it, at a time. Two keep a disk and a gigabit of network
-    /// busy and leave room for writers.
+    /// The most copies of containers to one node, and from it, at a time. Two keep a disk and a gigabit of
+    /// network busy and leave room for writers.
     pub copies_per_node_max: usize,
-    /// The share of a node's capacity that copies leave free: a disk must not run full of copies. A disk with less is nearly
-    /// full.
+    /// The share of a node's capacity that copies leave free: a disk must not run full of copies. A disk with
+    /// less is nearly full.
     pub keep_free_percent: u64,
-    /// Tasks of a node at a time: bounds its heartbeat's answer, a hundred bytes each.
+    /// The most tasks of a node at a time, which bounds the answer to its heartbeat: a hundred bytes each.
     pub tasks_per_node_max: usize,
-    /// A task of a node that has not come on for this long is given to another: longer than the longest pause
-    /// of a busy disk, and than the way of a heartbeat and back.
+    /// The time after which a task that has not come on is given to another node: longer than the longest
+    /// pause of a busy disk, and than the way of a heartbeat and back.
     pub task_within: Duration,
     /// A replica that goes on past its container with more than the others have is told of as trouble for
     /// this long before it is deleted: if the container was cut short by mistake, it is the only one that has
@@ -46,7 +46,7 @@ pub struct ScmOptions {
     /// The balancer moves containers while the fullest node is this many percent of its capacity above the
     /// mean, or the emptiest below.
     pub balancer_threshold_percent: u64,
-    /// Containers that the balancer moves at a time.
+    /// The most containers that the balancer moves at a time.
     pub balancer_moves_max: usize,
     /// A pipeline's leader is moved for balance at most once in this time: a new leader has work to do before
     /// it earns its keep.

@@ -17,13 +17,13 @@ use tokio::time::Instant;
 use tracing::info;
 use types::{NodeId, PipelineId};
 
-/// A round without a change: for what a failed proposal left undone.
+/// The time after which a round comes without a change, for what a failed proposal left undone.
 const LOOK_AGAIN_INTERVAL: Duration = Duration::from_secs(5);
-/// Between a round that had more to do and the next.
+/// The time between a round that had more to do and the next.
 const FULL_ROUND_INTERVAL: Duration = Duration::from_millis(250);
-/// Pipelines of one round: bounds the proposals in flight at once.
+/// The most pipelines of one round, which bounds the proposals in flight at once.
 const ROUND_PIPELINES_MAX: usize = 256;
-/// However many nodes keep appearing, a round starts after this many placement delays.
+/// The number of placement delays after which a round starts, however many nodes keep appearing.
 const PLACEMENT_DELAYS_MAX: u32 = 10;
 
 /// The timing of rounds: pipelines are placed once no node or disk has appeared for a moment, so that the
@@ -31,9 +31,9 @@ const PLACEMENT_DELAYS_MAX: u32 = 10;
 pub(crate) struct Placing {
     delay: Duration,
     per_disk: u32,
-    /// Changes of places that were seen.
+    /// The number of changes of places that were seen.
     seen: u64,
-    /// The first of them since the last round.
+    /// The moment at which the first change since the last round was seen.
     first: Option<Instant>,
     /// The moment at which the next round is due.
     due: Instant,
@@ -63,16 +63,16 @@ impl Placing {
         let (loads, existing) = loads(world);
         let planned = placement::plan(loads, &existing, self.per_disk, ROUND_PIPELINES_MAX);
         self.first = None;
-        // All that there is room for, unless the round was full. What could not be carried out is not tried
-        // again at once.
+        // These are all that there is room for, unless the round was full. A pipeline that could not be
+        // created is not tried again at once.
         let is_full = planned.len() == ROUND_PIPELINES_MAX;
         self.due = now + if is_full { FULL_ROUND_INTERVAL } else { LOOK_AGAIN_INTERVAL };
         Some(planned)
     }
 }
 
-/// One more pipeline, on these three nodes or, when none are named, wherever there is most room; the limit
-/// per disk is not asked.
+/// Creates one more pipeline, on three of the `wanted` nodes or, when none are named, wherever there is most
+/// room; the limit per disk does not count.
 pub(crate) async fn create_one(leader: &Leader, wanted: &BTreeSet<NodeId>) -> Result<PipelineId, Failure> {
     /// More than a disk will ever carry.
     const PER_DISK: u32 = 1_000_000;

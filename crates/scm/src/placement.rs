@@ -38,7 +38,8 @@ pub(crate) struct Place {
 /// The members of pipelines that exist, first member first.
 pub(crate) type Existing = Vec<Vec<NodeId>>;
 
-/// New pipelines, at most `count_max`, until no three nodes have a disk with fewer than `per_disk` of them.
+/// Plans new pipelines, at most `count_max`, until no three nodes have a disk with fewer than `per_disk` of
+/// them.
 pub(crate) fn plan(
     nodes: Vec<NodeLoad>,
     existing: &Existing,
@@ -104,12 +105,12 @@ impl Plan {
         best.map(|load| load.node)
     }
 
-    /// Pipelines that the node can still take.
+    /// The number of pipelines that the node can still take.
     fn room(&self, load: &NodeLoad) -> u32 {
         load.disks.iter().map(|disk| self.per_disk.saturating_sub(disk.pipelines)).sum()
     }
 
-    /// The node's disk with the fewest pipelines, then the most free space.
+    /// Takes a place on the node's disk with the fewest pipelines and, among those, the most free space.
     fn take_disk(&mut self, node: NodeId) -> Place {
         let load = self.nodes.get_mut(&node).expect("the chosen node is a candidate");
         let disk = load.disks.iter_mut().min_by_key(|disk| (disk.pipelines, Reverse(disk.free_bytes)));

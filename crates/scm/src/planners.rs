@@ -1,6 +1,6 @@
-//! All that SCM's leader decides by itself. Each tick looks at the world once and asks the planners, which
-//! are functions of it and of what they remember: their decisions are commands for the log, carried out
-//! before the next tick, or orders for nodes, which hear of them in their heartbeats.
+//! The planners, which make all that SCM's leader decides by itself. Each tick looks at the world once and
+//! asks the planners, which are functions of it and of what they remember: their decisions are commands for
+//! the log, carried out before the next tick, or orders for nodes, which hear of them in their heartbeats.
 
 use crate::adoption::Adoption;
 use crate::balancer::Balancer;
@@ -27,15 +27,15 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 use types::ContainerId;
 
-/// Between two looks at everything. Ten thousand pipelines take a few milliseconds.
+/// The time between two looks at everything. Ten thousand pipelines take a few milliseconds.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// Between two looks at the containers of nodes that leave.
+/// The time between two looks at the containers of nodes that leave.
 const DEPARTURES_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two looks of each balancer, each of which moves at most one thing.
+/// The time between two looks of each balancer, each of which moves at most one thing.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(2);
 /// The time for which a group's leader is told who is to lead instead.
 pub(crate) const OM_SUCCESSION_MAX: Duration = Duration::from_secs(15);
-/// Commands of one tick: bounds the proposals in flight.
+/// The most commands of one tick, which bounds the proposals in flight.
 const COMMANDS_MAX: usize = 256;
 
 /// The length, in the log, of a decision that is not carried out.
@@ -61,13 +61,13 @@ struct Planners {
 #[derive(Default)]
 struct Decisions {
     commands: Vec<Command>,
-    /// Pipelines were placed, or there was no place for one.
+    /// Whether a round of placement was due: pipelines were placed, or there was no place for one.
     has_placed: bool,
     enough_is_known: bool,
     successions: Vec<OmSuccession>,
 }
 
-/// Something that is done at intervals.
+/// The pace of something that is done at intervals.
 struct Pace {
     interval: Duration,
     due: Instant,
@@ -156,7 +156,7 @@ impl Planners {
         self.om_groups.due(now).map_or(due, |names| names.min(due))
     }
 
-    /// New pipelines.
+    /// Decides on new pipelines: places them, and opens those that have a leader.
     fn place(&mut self, places: u64, world: &World<'_>) -> Decisions {
         let open = |pipeline| Command::OpenPipeline(OpenPipelineCommand { pipeline });
         let mut commands: Vec<Command> = ready_to_open(world).map(|pipeline| open(pipeline.0)).collect();
@@ -198,7 +198,7 @@ impl Planners {
 }
 
 impl Planners {
-    /// Containers in which nothing is left.
+    /// The command that deletes containers in which nothing is left.
     fn reclaim(&mut self, world: &World<'_>, replication: &Replication) -> Option<Command> {
         let Replication { discards, tasks, .. } = replication;
         let containers = discards.to_delete(world, tasks, DELETE_CONTAINERS_MAX);

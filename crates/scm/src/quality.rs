@@ -8,20 +8,20 @@ use std::collections::HashMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quality {
-    /// It is what the container is.
+    /// The replica is what the container is.
     Good,
     /// Good, and to be marked as closed.
     GoodUnmarked,
-    /// Something is known against it.
+    /// Something is known against the replica.
     Bad,
-    /// It ends past what the container is, or is a log of its own with more records: its node has, or had
-    /// once, what nobody else has.
+    /// The replica ends past what the container is, or is of a log of its own with more records: its node
+    /// has, or had once, what nobody else has.
     Ahead,
-    /// It has what was committed, and those that are good lack it: a member lost what it had acknowledged.
+    /// The replica has what was committed, and the good ones lack it: a member lost what it had acknowledged.
     Diverged,
-    /// It ends elsewhere than the container, or the container is not there any more.
+    /// The replica ends elsewhere than the container, or the container is not there any more.
     Stale,
-    /// It is still written to, or what the container is has not been found out.
+    /// The replica is still written to, or it has not been found out what the container is.
     Unfinished,
 }
 
@@ -39,7 +39,8 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
         ContainerState::ContainerDeleted if !is_empty(replica) && replica.committed_index > 0 => {
             return Quality::Diverged;
         }
-        // A member's uncommitted tail, most likely. Where it is not, it is all that is left.
+        // Such a replica is a member's uncommitted tail, most likely. Where it is not, it is all that is
+        // left.
         ContainerState::ContainerDeleted if !is_empty(replica) => return Quality::Ahead,
         ContainerState::ContainerDeleted => return Quality::Stale,
         ContainerState::ContainerClosed => {}
@@ -48,18 +49,18 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
     match replica.state() {
         ReplicaState::Unspecified | ReplicaState::ReplicaOpen => Quality::Unfinished,
         _ if last_record(replica) > end => Quality::Ahead,
-        // A tail of an older term, which a majority may have acknowledged and lost since.
+        // The replica has a tail of an older term, which a majority may have acknowledged and lost since.
         _ if replica.last_index > record.last_index && !replica.copied => Quality::Ahead,
         _ if last_record(replica) != end => Quality::Stale,
         _ if !replica.unhealthy.is_empty() => Quality::Bad,
         ReplicaState::ReplicaClosed => Quality::Good,
-        // All up to its last record was applied.
+        // All records up to the replica's last one were applied.
         ReplicaState::ReplicaQuasiClosed | ReplicaState::ReplicaWithoutLog => Quality::GoodUnmarked,
     }
 }
 
-/// The quality of a replica that comes late, of a container from which all was discarded: whatever part of it the
-/// replica has, nothing in that is wanted.
+/// The quality of a replica that comes late, of a container from which all was discarded: whatever part of it
+/// the replica has, nothing in that is wanted.
 fn of_emptied(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     let end = LastRecord { term: record.last_term, index: record.last_index };
     let (terms, lacks_earlier_terms) = (record.terms.clone(), record.lacks_earlier_terms);
@@ -75,16 +76,17 @@ fn of_emptied(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     }
 }
 
-/// Whether there is no block in the replica. One that something is known against may have blocks that it does
-/// not know of.
+/// Whether there is no block in the replica. A replica that something is known against may have blocks that
+/// it does not know of.
 pub(crate) fn is_empty(replica: &ContainerReplica) -> bool {
     replica.blocks == 0 && replica.unhealthy.is_empty()
 }
 
-/// Whether what the replica knows to be committed stands in a good one, too; `None` as long as none of those
-/// has been read, and where they do not tell of terms that old. Two logs that have an entry of one term and
-/// one leader at one index have the same up to there. A term has one leader, unless a disk came back with old
-/// votes: so the terms before it must be the same as well, and each have the same first record with a body.
+/// Whether what the replica knows to be committed stands in a good one, too; `None` as long as no good one
+/// has been read, and where those that have do not tell of terms that old. Two logs that have an entry of one
+/// term and one leader at one index have the same up to there. A term has one leader, unless a disk came back
+/// with old votes: so the terms before it must be the same as well, and each have the same first record with
+/// a body.
 pub(crate) fn is_shared<'a>(
     replica: &ContainerReplica,
     good: impl Iterator<Item = &'a ContainerReplica>,
@@ -107,13 +109,14 @@ pub(crate) fn is_shared<'a>(
     let mut read = good.filter(tells).peekable();
     read.peek()?;
     match read.any(has_it) {
-        // That term is the replica's last one; which the entry is of is not known.
+        // The term is that of the replica's last record; that of the committed entry is not known.
         false if replica.committed_unread => None,
         is_shared => Some(is_shared),
     }
 }
 
-/// Compares terms that both tell of; who has not been read tells of none.
+/// Whether two replicas have the same terms before this one, of those that both tell of; one that has not
+/// been read tells of none.
 fn have_same_terms_before(term: u64, one: &ContainerReplica, other: &ContainerReplica) -> bool {
     let (Some(first), Some(others_first)) = (one.terms.first(), other.terms.first()) else { return true };
     let from = first.term.max(others_first.term);
@@ -123,15 +126,16 @@ fn have_same_terms_before(term: u64, one: &ContainerReplica, other: &ContainerRe
     told(one) == told(other)
 }
 
-/// Whether two that are good have other bytes. What either has may be what was acknowledged. Hashes are of
-/// what is not discarded: those of replicas that have not discarded the same say nothing.
+/// Whether two good replicas have other bytes than each other. Either may have what was acknowledged. Hashes
+/// are of what is not discarded: those of replicas that have not discarded the same say nothing.
 pub(crate) fn differ<'a>(good: impl Iterator<Item = &'a ContainerReplica>) -> bool {
     let mut hashes: HashMap<Discarded, &String> = HashMap::new();
     let mut good = good.filter(|replica| !replica.hash.is_empty());
     good.any(|replica| *hashes.entry(Discarded::of(replica)).or_insert(&replica.hash) != &replica.hash)
 }
 
-/// What was discarded in a replica: two that have the same have discarded the same blocks. Ordered by how many.
+/// The discards of a replica: two replicas where they are equal have discarded the same blocks. Ordered by
+/// how many.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Discarded {
     pub(crate) blocks: u64,
@@ -252,7 +256,7 @@ mod tests {
         check(8, &[(1, 9, 7), (2, 44, 8)], true);
         check(5, &[(1, 9, 7), (2, 44, 5)], false);
         check(5, &[], false);
-        // Nothing with a body is committed of that term: what was before it decides.
+        // No entry of that term with a body is committed: the terms before it decide.
         check(0, &[(1, 9, 7), (2, 41, 0)], true);
         check(0, &[(1, 30, 7), (2, 41, 0)], false);
         check(0, &[(1, 9, 6), (2, 41, 0)], false);
@@ -295,7 +299,7 @@ mod tests {
         assert!(differ([&before, &after, &of("c", 2, 7)].into_iter()));
     }
 
-    /// A node that was away while all was discarded, and all other replicas were deleted.
+    /// A node was away while all was discarded, and all other replicas were deleted.
     #[test]
     fn what_comes_late_of_an_emptied_container_goes_unless_it_is_no_part_of_it() {
         let record = ContainerRecord {

@@ -1,5 +1,5 @@
-//! Racks: nodes that fail together, by power or by switch. What stands in three nodes should not stand in one
-//! rack.
+//! Racks: nodes that fail together, by power or by switch. The three replicas of a container should not stand
+//! in one rack.
 
 use proto::scm::NodeRecord;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,12 +11,12 @@ pub(crate) const UNPLACED: &str = "default";
 /// of one must leave one.
 const RACKS: usize = 2;
 
-/// A rack among those of one look.
+/// A rack, by its number among those of one look.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rack(pub(crate) u32);
 
-/// The rack that each host stands in. A host is a name or an address, or one with a port where several nodes
-/// share a host.
+/// The rack that each host stands in. A host is a name or an address, with a port where several nodes share
+/// it.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct RackMap(BTreeMap<String, String>);
 
@@ -47,7 +47,7 @@ impl RackMap {
     }
 }
 
-/// Counts the different racks that they are in.
+/// Counts the different racks among these.
 pub(crate) fn spread(racks: impl Iterator<Item = Rack>) -> usize {
     racks.collect::<BTreeSet<Rack>>().len()
 }

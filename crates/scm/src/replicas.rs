@@ -1,6 +1,6 @@
 //! The replicas of containers that the nodes say they have.
 //!
-//! About 250 bytes for a replica: a million containers (2 PiB), three replicas each, are 750 MB of the
+//! A replica takes about 250 bytes: a million containers (2 PiB), three replicas each, are 750 MB of the
 //! leader's memory.
 
 use proto::scm::{ContainerReplica, ReplicaState};
@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
 use types::{ContainerId, NodeId, PipelineId};
 
-/// The end of a replica or a container: term and index of its last record. Of members that ended by
-/// themselves, the one whose log has the greatest is the one that could lead.
+/// The end of a replica or a container: term and index of its last record. Among members that ended by
+/// themselves, the one whose log has the greatest could lead.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct LastRecord {
     pub(crate) term: u64,
@@ -27,9 +27,9 @@ pub(crate) struct Replicas {
 #[derive(Default)]
 struct NodeReplicas {
     containers: BTreeSet<ContainerId>,
-    /// Those of them that are open there.
+    /// The containers that are open on the node.
     open: BTreeSet<ContainerId>,
-    /// A full report is in, and what came after it.
+    /// Whether a full report is in, and all that came after it.
     complete: bool,
     /// The parts of a full report that has begun. Until it ends, what was known before stays: a report that
     /// is half told must not look like lost replicas.
@@ -45,7 +45,7 @@ pub(crate) struct ContainersReport {
 }
 
 impl Replicas {
-    /// True when something is otherwise than it was known.
+    /// Takes in what a node says of its containers. True when something is otherwise than it was known.
     pub(crate) fn report(&mut self, node: NodeId, report: ContainersReport) -> bool {
         let of_node = self.by_node.entry(node).or_default();
         if report.begins {
@@ -124,7 +124,8 @@ impl Replicas {
         true
     }
 
-    /// The node starts anew: what it had stays known, and is no more relied upon until it has told all again.
+    /// Takes note that the node starts anew: what it had stays known, and is no more relied upon until it has
+    /// told all again.
     pub(crate) fn expect_full_report(&mut self, node: NodeId) {
         let of_node = self.by_node.entry(node).or_default();
         of_node.complete = false;
@@ -191,7 +192,7 @@ impl Replicas {
     }
 }
 
-/// Says what is wrong with a replica as a message, if anything.
+/// Refuses a replica, as a message has it, that cannot be one.
 pub(crate) fn check_replica(replica: &ContainerReplica) -> Result<(), String> {
     const TEXT_BYTES_MAX: usize = 1024;
     const TERMS_MAX: usize = 64;
@@ -246,7 +247,7 @@ mod tests {
         assert!(replicas.is_complete(NODE));
         assert_eq!(on_node(&replicas), [1, 2, 3]);
 
-        // The next one begins: what was known stays until it ends.
+        // The next full report begins: what was known stays until it ends.
         replicas.report(NODE, part(&[2], true, false));
         assert_eq!(on_node(&replicas), [1, 2, 3]);
         assert!(replicas.report(NODE, part(&[4], false, true)));

@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
 /// The time after which nobody expects ended members to report a container any more that they have lacked
-/// since their pipeline was over. Nobody waits for a container that is empty, and one that is not must not be
-/// taken for it because a report was late.
+/// since their pipeline was over. Nobody waits for an empty container, and one that is not empty must not be
+/// taken for one because a report was late.
 const DELETE_AFTER: Duration = Duration::from_secs(60);
 
 /// The moments since which this leader has seen pipelines as over.
@@ -35,7 +35,7 @@ impl Resolution {
         Resolution { let_go_after, over: HashMap::new() }
     }
 
-    /// Containers that have become something else, as many as one command takes.
+    /// Says what containers have become, as many as one command takes.
     pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<ClosedContainer> {
         let World { tables, nodes, now, .. } = *world;
         let unresolved = tables.unresolved_containers();
@@ -71,7 +71,8 @@ impl Resolution {
         if let Some(best) = decides(container, over?, tables, nodes, since) {
             let settled = as_on(record, best, nodes);
             let is_deleted = settled.state() == ContainerState::ContainerDeleted;
-            // Those who were given up in a forced reset may have closed it, and had its replicas moved.
+            // The members of SCM that a forced reset gave up may have closed the container, and had its
+            // replicas moved.
             let may_be_elsewhere = is_deleted
                 && tables.container_is_before_a_reset(container)
                 && nodes.replicas().get(container, best).is_none();
@@ -85,9 +86,10 @@ impl Resolution {
     }
 }
 
-/// Whose end is the container's: the highest of a majority that has proved all it had. Whatever a majority
-/// had, every other majority has, too, so the two who are whole say it without the one who is damaged. Where
-/// only he could, nobody does: the third may come, and an operator may accept the loss.
+/// The node whose end is the container's: the highest of a majority of members that have proved all they had.
+/// Whatever a majority had, a member of every other majority has, too, so two members that are whole decide
+/// without one that is damaged. Where only the damaged one could, none does: the third may come, and an
+/// operator may accept the loss.
 fn decides(
     container: ContainerId,
     pipeline: &PipelineView<'_>,
@@ -98,7 +100,7 @@ fn decides(
     let record = pipeline.record;
     let has_proved = |member: &&MemberView<'_>| has_proved_all(record, member, tables, nodes, since);
     let proved: Vec<_> = pipeline.members.iter().filter(has_proved).collect();
-    // What one without its log shows breaks off somewhere, and is found to be damaged before long.
+    // A replica of a member without its log breaks off somewhere, and is found to be damaged before long.
     let is_damaged = |node: NodeId| is_damaged(container, node, nodes) && !planted::has(Bug::LogsNeedNoProof);
     let whole: Vec<_> = proved.iter().copied().filter(|member| !is_damaged(member.node_id())).collect();
     let best = |members: &[&MemberView<'_>]| {
@@ -116,9 +118,9 @@ fn decides(
 }
 
 /// Resolves a pipeline that lost its majority for good: what its containers are by the member left whose log
-/// ends highest, and who that is. What the others had acknowledged and it has not is gone: so all must have
-/// said what they have, but those that are dead or whose disk is broken. A member speaks of a pipeline it let
-/// go of by having spoken since `since`.
+/// ends highest, and who that is. Whatever the others had acknowledged and that member lacks is gone: so all
+/// must have said what they have, but those that are dead or whose disk is broken. A member that has let go
+/// of the pipeline has said so if it has spoken since `since`.
 pub(crate) fn accept_loss(
     pipeline: PipelineId,
     world: &World<'_>,
@@ -139,7 +141,7 @@ pub(crate) fn accept_loss(
     }
     let members = members_or_holders(record, tables, nodes);
     let views = members.iter().map(|member| MemberView::of(record, member, nodes, now));
-    // What is remembered of one that is gone is nothing to go on with.
+    // A member that is gone does not decide, whatever is remembered of it.
     let is_there = |member: &MemberView<'_>| !member.is_dead() && member.disk_works != Some(false);
     let said = |member: &MemberView<'_>| has_said_all(record, member, tables, nodes, since);
     let (said, silent): (Vec<_>, Vec<_>) = views.filter(is_there).partition(said);
@@ -149,7 +151,7 @@ pub(crate) fn accept_loss(
             "node {node} is not dead and has not said all that it has: wait for it, or stop it for good"
         ));
     }
-    // What one that lost its log has left was applied, so it is committed.
+    // Records that a member without its log has left were applied, so they are committed.
     let proved = |member: &MemberView<'_>| has_proved_all(record, member, tables, nodes, since);
     let ends = said
         .iter()
@@ -165,7 +167,7 @@ fn is_damaged(container: ContainerId, node: NodeId, nodes: &Nodes) -> bool {
     nodes.replicas().get(container, node).is_some_and(|replica| !replica.unhealthy.is_empty())
 }
 
-/// The members of a pipeline, or, where it is known by its containers alone, those who have some of them.
+/// The members of a pipeline, or, where it is known by its containers alone, nodes that have some of them.
 fn members_or_holders(record: &PipelineRecord, tables: &Tables, nodes: &Nodes) -> Vec<PipelineMember> {
     if !record.members.is_empty() {
         return record.members.clone();
@@ -187,8 +189,8 @@ fn has_proved_all(
     nodes: &Nodes,
     since: Instant,
 ) -> bool {
-    // What one without its log says is what is left: it may have acknowledged more. A forced reset may have
-    // lost the note of that.
+    // A member without its log says what is left: it may have acknowledged more. A forced reset may have lost
+    // the note that the log is lost.
     let is_without_log = |replica: &ContainerReplica| replica.state() == ReplicaState::ReplicaWithoutLog;
     let has_its_log = !pipeline.lost_logs.contains(&member.member.replica)
         && !replicas_on(pipeline, member.node_id(), tables, nodes).any(is_without_log);
@@ -199,7 +201,7 @@ fn has_proved_all(
 }
 
 /// Whether the member still shows all of the log that it once said it had: a disk that lost directories says
-/// nothing of them. Of a container that is closed the replica may have moved.
+/// nothing of them. The replica of a container that is closed may have moved.
 fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> bool {
     let Some(noted) = member.noted_end(pipeline) else { return true };
     let closed = tables.containers_of(pipeline).map(|record| record.last_index);
@@ -207,8 +209,8 @@ fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Ta
     shown.chain(closed).max().unwrap_or(0) >= noted.last_index
 }
 
-/// The end of the data of a member that has ended, for SCM's log: of what is behind the last container
-/// nothing is kept. 0 until all of it is shown.
+/// The end of the data of a member that has ended, for SCM's log: nothing is kept of records behind the last
+/// container. It is 0 until all of the data is shown.
 pub(crate) fn end_to_note(
     pipeline: &PipelineRecord,
     member: &MemberView<'_>,
@@ -224,8 +226,8 @@ pub(crate) fn end_to_note(
     Some(MemberEnd { replica: report.replica, last_index: index, last_term: term })
 }
 
-/// Whether the member's end was told to SCM as it is now. One that let go of its log for those who were given
-/// up in a forced reset may have had, by their word, replicas that were deleted since.
+/// Whether the member's end was told to SCM as it is now. A member that let go of its log by the word of
+/// those that a forced reset gave up may have had replicas that were deleted since, by their word, too.
 fn is_heard(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables) -> bool {
     !tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline))
         || member.noted_end(pipeline).is_some()
@@ -242,7 +244,7 @@ fn has_said_all(
 ) -> bool {
     let node = member.node_id();
     let ended = match member.said {
-        // Until what it says of its containers is all of its log, that is late.
+        // As long as the replicas that the member shows are not all of its log, their report is late.
         Some(report) => {
             report.has_ended() && log_end(pipeline, member, tables, nodes).index >= report.last_index
         }
@@ -268,7 +270,8 @@ fn log_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, 
         .unwrap_or_default()
 }
 
-/// Replicas that the log of a member on the node has left. What was copied there is what another one had.
+/// The replicas that the log of a member on the node has left. A replica that was copied there is what
+/// another member had.
 fn replicas_on<'a>(
     pipeline: &PipelineRecord,
     node: NodeId,
@@ -281,7 +284,7 @@ fn replicas_on<'a>(
     found.filter(|replica| !replica.copied)
 }
 
-/// The container is what that node has of it.
+/// The container as what that node has of it.
 fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> ClosedContainer {
     match nodes.replicas().get(ContainerId(record.container), node).filter(|replica| !is_empty(replica)) {
         Some(replica) => closed_at(record, last_record(replica)),
@@ -362,7 +365,7 @@ mod tests {
             record.members.iter().find(|member| member.node == node).unwrap().replica
         }
 
-        /// A member has ended, and its log with this index.
+        /// A member has ended, its log with this index.
         fn member(&mut self, node: u64, had: &[Had], last_index: u64) {
             let disk = disk(node, 0);
             let told = DiskReport { disk: disk.clone(), ..DiskReport::default() };
@@ -392,7 +395,7 @@ mod tests {
             self.nodes.report_containers(NodeId(node), report);
         }
 
-        /// Container 1 is damaged there.
+        /// Damages container 1 on a node.
         fn damage(&mut self, node: u64) {
             self.change(node, 1, |replica| replica.unhealthy = "a piece of a file".to_owned());
         }
@@ -406,7 +409,7 @@ mod tests {
             self.nodes.report_containers(NodeId(node), report);
         }
 
-        /// A member says nothing of the pipeline any more, and has this.
+        /// A member says nothing of the pipeline any more, and has these replicas.
         fn let_go(&mut self, node: u64, had: &[Had]) {
             self.member(node, had, 0);
             let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
@@ -446,7 +449,7 @@ mod tests {
         assert_eq!(decided, [(1, ContainerClosed, 2, 70), (2, ContainerDeleted, 0, 0)]);
     }
 
-    /// One member at least has rolled to it, or has the pipeline's first entry, and no more.
+    /// At least one member has rolled to the container, or has the pipeline's first entry, and no more.
     #[test]
     fn a_container_that_was_begun_and_never_written_to_is_deleted() {
         let begun: &[Had] = &[(1, ReplicaClosed, 2, 70), (2, ReplicaQuasiClosed, 0, 0)];
@@ -483,7 +486,7 @@ mod tests {
         assert_eq!(decided, quasi_closed, "node 2 has not ended");
     }
 
-    /// It voted for what is acknowledged and cannot tell: only the third knows, or nobody.
+    /// The member voted for what is acknowledged and cannot tell: only the third knows, or nobody.
     #[test]
     fn who_lost_its_log_decides_nothing() {
         let decide = |had_by_1: &[Had], others: &[(u64, Had)]| {
@@ -499,7 +502,7 @@ mod tests {
         let undecided = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
         let behind = (1, ReplicaQuasiClosed, 2, 10);
         let third = (1, ReplicaQuasiClosed, 2, 64);
-        // What it had left may be gone since: it proves as little.
+        // The replica that it had left may be gone since: that proves as little.
         for left in [&[(1, ReplicaWithoutLog, 2, 60)][..], &[]] {
             assert_eq!(decide(left, &[(2, behind)]), undecided, "{left:?}");
             let decided = decide(left, &[(2, behind), (3, third)]);
@@ -507,8 +510,8 @@ mod tests {
         }
     }
 
-    /// Those who were given up closed container 1 at 70, by the logs of 2 and 3, and had its replicas moved
-    /// to nodes that are away. Node 1 has a stale one.
+    /// The members of SCM that were given up closed container 1 at 70, by the logs of 2 and 3, and had its
+    /// replicas moved to nodes that are away. Node 1 has a stale one.
     #[test]
     fn after_a_reset_who_has_let_go_proves_nothing() {
         let stale = (1, ReplicaQuasiClosed, 2, 60);
@@ -529,8 +532,8 @@ mod tests {
         assert_eq!(fixture(false, &[]).decide(late), settled, "SCM itself had 2 let go");
         let undecided = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
         assert_eq!(fixture(true, &[]).decide(late), undecided, "others had");
-        // Where it said to this SCM that it had ended, it had all that it ever had; what nobody has may be
-        // elsewhere all the same.
+        // A member that said to this SCM that it had ended had all that it ever had; a container that nobody
+        // has may be elsewhere all the same.
         let heard = [(1, ContainerClosed, 2, 60), (2, ContainerQuasiClosed, 0, 0)];
         assert_eq!(fixture(true, &[ended(1, 60), ended(2, 0)]).decide(late), heard);
         let mut come = fixture(true, &[]);
@@ -559,7 +562,7 @@ mod tests {
         MemberEnd { replica, last_index, last_term: 0 }
     }
 
-    /// One led alone for a moment, and its file is damaged. The two others have all that was ever
+    /// One member led alone for a moment, and its file is damaged. The two others have all that was ever
     /// acknowledged.
     #[test]
     fn nobody_ends_a_container_where_he_is_damaged() {
@@ -578,8 +581,8 @@ mod tests {
         assert_eq!(behind.decide(2 * LET_GO)[0], (1, ContainerClosed, 1, 74), "the other has more");
     }
 
-    /// A closed container of the pipeline is copied to a member that lagged: it would pass for a log that
-    /// goes on to there, and says that nothing was in the container before.
+    /// A closed container of the pipeline is copied to a member that lagged: the copy would pass for a log
+    /// that goes on to there, and says that nothing was in the container before.
     #[test]
     fn what_was_copied_to_a_member_is_no_log_of_its_own() {
         let mut fixture = Fixture::new();
@@ -592,7 +595,7 @@ mod tests {
         assert_eq!(fixture.decide(2 * LET_GO + DELETE_AFTER)[0], (1, ContainerClosed, 2, 138));
     }
 
-    /// The note of it was lost with those who were given up.
+    /// The note of the lost log was lost with the members of SCM that were given up.
     #[test]
     fn a_replica_without_its_log_proves_nothing_whoever_noted_it() {
         let decided =
@@ -622,8 +625,8 @@ mod tests {
         assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(2), ContainerClosed, 64));
     }
 
-    /// All that it has left was applied, and acknowledged perhaps: the member that lags and proves it is no
-    /// better.
+    /// All that a member without its log has left was applied, and acknowledged perhaps: the member that lags
+    /// and proves it is no better.
     #[test]
     fn who_accepts_a_loss_does_not_lose_what_one_without_its_log_has_left() {
         let mut fixture = Fixture::new();

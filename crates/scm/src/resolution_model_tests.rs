@@ -19,7 +19,7 @@ use types::NodeId;
 
 const CONTAINERS: u64 = 4;
 const LET_GO: Duration = Duration::from_secs(5);
-/// Longer than anything that is waited for.
+/// The time of a round: longer than anything that is waited for.
 const ROUND: Duration = Duration::from_secs(90);
 
 /// A record of the log; its index is its place, from 1.
@@ -45,9 +45,9 @@ enum Says {
     Nothing,
     Runs,
     Ended,
-    /// It has ended, and what it says of its last container is late.
+    /// The member has ended, and its report on its last container is late.
     EndedLate,
-    /// It speaks, and not of the pipeline.
+    /// The member speaks, and not of the pipeline.
     LetGo,
     /// A piece of the container is lost, with what stood behind it.
     Damaged(u64),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
-/// Wishes at a time.
+/// The most containers that are wanted closed at a time.
 const ROLLS_MAX: usize = 1000;
 
 /// The containers, and since when each is wanted. Whoever leads a container's pipeline is told to go on to
@@ -37,7 +37,7 @@ impl Rolls {
         Ok(())
     }
 
-    /// Forgets what is done or was wanted for longer than `within`.
+    /// Forgets the wishes that are done, or older than `within`.
     pub(crate) fn settle(&mut self, world: &World<'_>, within: Duration) {
         self.wanted.retain(|container, since| {
             let record = world.tables.container(*container);
@@ -46,7 +46,7 @@ impl Rolls {
         });
     }
 
-    /// Those that `node` can carry out as the leader.
+    /// The tasks of the wishes that `node` can carry out as the leader.
     pub(crate) fn of<'a>(&'a self, node: NodeId, world: &'a World<'_>) -> impl Iterator<Item = Task> + 'a {
         self.wanted.keys().filter_map(move |container| {
             let record = world.tables.container(*container)?;

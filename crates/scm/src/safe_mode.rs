@@ -17,7 +17,7 @@ pub(crate) fn waits(world: &World<'_>) -> Vec<String> {
         .keys()
         .filter(|node| !told_all(**node) && nodes.state(**node, now) != NodeState::NodeDead);
     if silent.count() == 0 {
-        // More will not be heard.
+        // No more will be heard.
         return Vec::new();
     }
     let in_service = tables.nodes().iter().filter(|(_, record)| duty(record) == NodeDuty::NodeInService);
@@ -39,8 +39,8 @@ pub(crate) fn waits(world: &World<'_>) -> Vec<String> {
     waits
 }
 
-/// Counts the closed containers, and those of them that have a good replica. What is on a disk that is lost
-/// is none.
+/// Counts the closed containers, and those of them that have a good replica. A replica on a lost disk does
+/// not count.
 fn closed_containers(tables: &Tables, nodes: &Nodes, now: Instant) -> (usize, usize) {
     let (mut closed, mut found) = (0, 0);
     for (&container, record) in tables.containers() {

@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
 use types::{Clock, GroupId};
 
-/// A group of one elects itself; it only waits for its disk.
+/// The time within which a group of one leads: it elects itself, and only waits for its disk.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What who does not know the cluster yet asks: which it is, and to join it.
+/// The calls of those that do not know the cluster yet: which it is, and to join it.
 const FOR_STRANGERS: [&str; 6] =
     ["Register", "RegisterOm", "Introduce", "JoinScm", "Watch", "GetClusterStatus"];
 
@@ -44,9 +44,9 @@ pub struct Scm {
 }
 
 impl Scm {
-    /// Opens SCM's replica in a metadata directory, which it may share with an OM. One that is SCM all by
-    /// itself leads on return, and its first start gives the cluster its id; one of several finds its place
-    /// in the background, and needs the process's gRPC for that.
+    /// Opens SCM's replica in a metadata directory, which it may share with an OM. A process that is SCM all
+    /// by itself leads on return, and its first start gives the cluster its id; one of several finds its
+    /// place in the background, and needs the process's gRPC for that.
     pub async fn start(
         options: ScmOptions,
         disk: Arc<RealDisk>,
@@ -179,7 +179,8 @@ impl Scm {
             );
         }
         if seat.was_member && seat.group.members().get(seat.group.replica()).is_none() {
-            // It was stopped before it heard that the others had agreed. They send it nothing any more.
+            // The process was stopped before it heard that the others had agreed. They send it nothing any
+            // more.
             return Err(
                 "it was removed from SCM's members as far as it has heard; see `flotilla admin scm roles`, and to join again it needs an empty --meta"
                     .to_owned(),
@@ -188,17 +189,18 @@ impl Scm {
         seat.group.readiness()
     }
 
-    /// Waits until this process is a member; an error when that cannot be.
+    /// Waits until this process is a member; fails when it cannot be one.
     pub async fn joined(&self) -> anyhow::Result<()> {
         self.seats.until_member().await
     }
 
-    /// Entries that are committed and not applied here.
+    /// The number of entries that are committed and not applied here.
     pub fn lag(&self) -> u64 {
         self.leadership.group().map_or(0, |group| group.status().lag())
     }
 
-    /// Adds what its leader knows of nodes, pipelines and containers to the metrics.
+    /// Adds to the metrics what SCM's leader knows of nodes, pipelines and containers, and what this member
+    /// knows of the registry.
     pub fn expose(&self, exposition: &mut Exposition) {
         let leader = self.leadership.leader().ok();
         crate::metrics::expose(leader.as_deref(), exposition);
@@ -225,7 +227,8 @@ impl Scm {
     }
 }
 
-/// The metadata directory belongs to the cluster from here on, if it did not before.
+/// Stamps the metadata directory as the cluster's, if it belongs to none yet, and refuses one that belongs to
+/// another.
 fn check_stamp(disk: &dyn DataDirectory, ours: &str) -> anyhow::Result<()> {
     let stamped = disk.stamp().cluster;
     if stamped.is_empty() {

@@ -15,14 +15,15 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use types::{GroupId, NodeId, OwnerId, ReplicaId};
 
-/// Between two looks at what the group knows of its members.
+/// The time between two looks at what the group knows of its members.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Clone)]
 pub(crate) struct Seat {
     pub(crate) group: Group,
     pub(crate) cluster: String,
-    /// Otherwise the leader is still to take it in.
+    /// Whether the replica was known to be a member when it was opened; otherwise the leader is still to take
+    /// it in.
     pub(crate) was_member: bool,
 }
 
@@ -79,7 +80,7 @@ impl Seat {
 enum Arrival {
     WaitsFor(String),
     Member,
-    /// It never will be, as it was started.
+    /// The process never will be a member, as it was started.
     Failed(String),
 }
 
@@ -93,7 +94,7 @@ pub(crate) struct Seats {
     shared: SharedTables,
     seat: watch::Sender<Option<Seat>>,
     arrival: watch::Sender<Arrival>,
-    /// One at a time may change who the members are.
+    /// The turn to change who the members are: one caller at a time has it.
     pub(crate) member_changes: Semaphore,
 }
 
@@ -120,8 +121,9 @@ impl Seats {
     pub(crate) fn introduction(&self) -> IntroduceResponse {
         let ScmOptions { address, members, .. } = &self.options;
         let seat = self.taken();
-        // The stamp's, also where SCM's files are gone from the directory, or are not opened yet: nobody
-        // founds a cluster besides it. Only a founder has none until its group has named the cluster.
+        // The stamp's cluster counts, also where SCM's files are gone from the directory, or are not opened
+        // yet: nobody founds a cluster besides that one. Only a founder has none until its group has named
+        // the cluster.
         let cluster = match (self.disk.stamp().cluster, &seat) {
             (stamped, Some(seat)) if stamped.is_empty() => seat.cluster.clone(),
             (stamped, _) => stamped,
@@ -140,7 +142,7 @@ impl Seats {
         self.seat.borrow().clone()
     }
 
-    /// Resolves when the seat is taken; never, if it is not.
+    /// Resolves when the seat is taken; never, if that does not happen.
     pub(crate) async fn until_taken(&self) -> Seat {
         let mut seat = self.seat.subscribe();
         let taken = seat.wait_for(Option::is_some).await.map(|seat| seat.clone());
@@ -150,7 +152,7 @@ impl Seats {
         }
     }
 
-    /// The group, or why there is none.
+    /// The group, or a failure that says why there is none.
     pub(crate) fn group(&self) -> Result<Group, Failure> {
         match self.taken() {
             Some(seat) => Ok(seat.group),
@@ -173,7 +175,7 @@ impl Seats {
         self.arrival.send_replace(Arrival::Failed(why));
     }
 
-    /// Resolves when this process is a member; an error when it cannot be.
+    /// Resolves when this process is a member; fails when it cannot be one.
     pub(crate) async fn until_member(&self) -> anyhow::Result<()> {
         let mut arrival = self.arrival.subscribe();
         let settled = arrival.wait_for(|arrival| !matches!(arrival, Arrival::WaitsFor(_))).await;
@@ -253,8 +255,8 @@ impl Seats {
         Ok(seat)
     }
 
-    /// The id of the cluster that this one founds: the disk's, which nobody else has, and which is the same
-    /// after a crash in between.
+    /// The id of the cluster that this process founds: that of its disk, which nobody else has, and which is
+    /// the same after a crash in between.
     fn own_cluster(&self) -> String {
         uuid::Uuid::from_u128(self.disk.stamp().disk.0).to_string()
     }

@@ -27,10 +27,10 @@ mod racks;
 mod register;
 mod space;
 
-/// Containers of one question; one answer stays well below the message limit.
+/// The most containers of one question: the answer stays well below the message limit.
 const LOCATE_CONTAINERS_MAX: usize = 10_000;
 
-/// SCM over gRPC. Only the leader answers.
+/// SCM over gRPC. Only the leader answers, but every member introduces itself.
 #[derive(Clone)]
 pub(crate) struct ScmService {
     leadership: Arc<Leadership>,
@@ -73,7 +73,7 @@ impl Scm for ScmService {
     ) -> Result<Response<AllocateContainerResponse>, Status> {
         let leader = self.leader()?;
         let AllocateContainerRequest { pipeline, after } = request.into_inner();
-        // Asked before: the answer stands in the tables and needs no log entry.
+        // A call that was made before has its answer in the tables, and needs no log entry.
         let known = leader.tables.read(|tables| {
             let record = tables.container(ContainerId(after));
             tables.container_after(record.filter(|record| record.pipeline == pipeline)?)

@@ -29,7 +29,7 @@ impl SharedTables {
         SharedTables { tables: Arc::new(RwLock::new(tables)), changes: Arc::new(watch::Sender::new(0)), feed }
     }
 
-    /// Reads under the lock; `read` is quick and takes no other lock.
+    /// Reads the tables under their lock; `read` is quick and takes no other lock.
     pub(crate) fn read<R>(&self, read: impl FnOnce(&Tables) -> R) -> R {
         read(&self.tables.read().expect("no holder of the tables panics"))
     }
@@ -58,8 +58,8 @@ impl StateMachine for ScmStateMachine {
         apply(&self.dbs.current(), &self.shared, batch, &applied)
     }
 
-    /// Numbers that the lost members gave out are on disks of datanodes and in OM: they are never given out
-    /// again.
+    /// Notes a forced reset. Numbers that the lost members gave out are on disks of datanodes and in OM: they
+    /// are never given out again.
     fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
         {
             let mut tables = self.shared.tables.write().expect("no holder of the tables panics");
@@ -98,7 +98,8 @@ fn apply(
         Db::put_applied(&mut change.batch, APPLIED_KEY, applied);
         let (batch, events) = (change.batch, change.events);
         db.write(batch).context("write applied commands")?;
-        // Under the lock: who reads a revision in the tables finds its event in the feed.
+        // The events are pushed under the lock: whoever reads a revision in the tables finds its event in the
+        // feed.
         shared.feed.push(events);
     }
     if !batch.is_empty() {
@@ -244,7 +245,7 @@ mod tests {
 
         let written = from.snapshots().unwrap().write("snapshot".to_owned()).await.unwrap();
         assert_eq!(written, applied(4));
-        // As a transfer would bring it.
+        // The snapshot comes as a transfer would bring it.
         disk::link_dir(&dir.path().join("from/snapshot"), &dir.path().join("to/snapshot"), |_| true).unwrap();
         to.snapshots().unwrap().install("snapshot".to_owned()).await.unwrap();
         assert_eq!(to.applied().unwrap(), Some(applied(4)));

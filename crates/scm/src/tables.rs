@@ -7,7 +7,7 @@
 //! | `e` + key | `KeyValue` |
 //! | `f` | format of the tables, `u32` |
 //! | `g` + service + 0 + id | `Instance` |
-//! | `i` + `n`/`o`/`p`/`c`/`r`/`m`/`v` | next datanode / OM / pipeline / container / replica / replica of SCM itself / revision, `u64` |
+//! | `i` + `n`/`o`/`g`/`p`/`c`/`r`/`m`/`v` | next datanode / OM / group of names / pipeline / container / replica / replica of SCM itself / revision, `u64` |
 //! | `k` + container, big-endian | `ContainerRecord` |
 //! | `m` + group of names, big-endian | `OmGroupRecord` |
 //! | `n` + node, big-endian | `NodeRecord` |
@@ -59,8 +59,8 @@ const FENCES_KEY: &[u8] = b"w";
 
 /// Persisted: older formats stay readable, newer ones are refused. 1 had no states of containers, no
 /// pipelines that close, no duties and no switches: it reads as 2, with all containers open and all nodes in
-/// service. 2 kept apart from the state of a pipeline that its members are to end by themselves: of one that
-/// is still to end that is forgotten, and decided again after a minute without a leader.
+/// service. 2 kept apart from the state of a pipeline that its members are to end by themselves: for a
+/// pipeline that is still to end, that is forgotten, and decided again after a minute without a leader.
 const FORMAT: u32 = 3;
 
 /// The switches before anybody has set them. Replicas are made up for on their own; moving what is well is
@@ -120,7 +120,8 @@ impl Counter {
         key
     }
 
-    /// 0 means "none", or the root of the names, and the founder has its id without drawing it.
+    /// The first number that is drawn: 0 means "none", or the root of the names, and the founder has its id
+    /// without drawing it.
     fn first(self) -> u64 {
         match self {
             Counter::Member => FOUNDER.0 + 1,
@@ -129,18 +130,18 @@ impl Counter {
     }
 }
 
-/// The state that SCM replicates. Small enough to stay in memory: 1 000 nodes, 10 000 pipelines and a million
-/// containers (2 PiB) are about 100 MB.
+/// The state that SCM replicates. It is small enough to stay in memory: 1 000 nodes, 10 000 pipelines and a
+/// million containers (2 PiB) are about 100 MB.
 #[derive(Default, PartialEq, Debug)]
 pub(crate) struct Tables {
-    /// Empty until the cluster was born.
+    /// The cluster's id; empty until the cluster is born.
     cluster: String,
     nodes: BTreeMap<NodeId, NodeRecord>,
     nodes_by_uuid: HashMap<bytes::Bytes, NodeId>,
     pipelines: BTreeMap<PipelineId, PipelineRecord>,
     /// The pipelines that are not over.
     unended: BTreeSet<PipelineId>,
-    /// Those of them with a member on the node.
+    /// The pipelines that are not over, by the nodes of their members.
     unended_by_node: HashMap<NodeId, BTreeSet<PipelineId>>,
     containers: BTreeMap<ContainerId, ContainerRecord>,
     /// The containers of a pipeline in the order in which they follow each other: each has a higher number
@@ -300,7 +301,8 @@ impl Tables {
         self.is_before_a_reset(Counter::Pipeline, pipeline.0)
     }
 
-    /// True as [`Tables::pipeline_is_before_a_reset`] is.
+    /// Whether there was a forced reset after this container was drawn, as
+    /// [`Tables::pipeline_is_before_a_reset`].
     pub(crate) fn container_is_before_a_reset(&self, container: ContainerId) -> bool {
         self.is_before_a_reset(Counter::Container, container.0)
     }
@@ -502,7 +504,8 @@ impl<'a> TablesMut<'a> {
     }
 
     /// Goes on with numbers past all that may have been given out without this replica's knowledge, and
-    /// remembers which these are: what has one of them and is not in the tables was lost, and never deleted.
+    /// remembers which these are: a thing that has one of them and is not in the tables was lost, and never
+    /// deleted.
     pub(crate) fn skip_numbers(&mut self) {
         if planted::has(Bug::NumbersDrawnAgain) {
             return;
@@ -518,7 +521,7 @@ impl<'a> TablesMut<'a> {
         }
     }
 
-    /// A number that was never given out before and never will be again.
+    /// Draws a number that was never given out before and never will be again.
     fn draw(&mut self, counter: Counter) -> u64 {
         let number = self.tables.counter(counter);
         self.batch.put(counter.key(), (number + 1).to_le_bytes());
@@ -540,7 +543,7 @@ pub(crate) fn is_live(record: &PipelineRecord) -> bool {
     matches!(record.state(), PipelineState::PipelineAllocated | PipelineState::PipelineOpen)
 }
 
-/// The duty of a node; one of which nobody wants anything else is in service.
+/// The duty of a node; one that has none is in service.
 pub(crate) fn duty(record: &NodeRecord) -> NodeDuty {
     duty_or_service(record.duty())
 }
@@ -552,7 +555,7 @@ fn duty_or_service(duty: NodeDuty) -> NodeDuty {
     }
 }
 
-/// The state of a container; one of which nothing else is known is open.
+/// The state of a container; one without a state is open.
 pub(crate) fn container_state(record: &ContainerRecord) -> ContainerState {
     match record.state() {
         ContainerState::Unspecified => ContainerState::ContainerOpen,

@@ -69,7 +69,8 @@ pub(crate) fn pipeline(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
     }
 }
 
-/// [`pipeline`], with what is wrong with its members: for people, who look once; time alone changes it.
+/// [`pipeline`], with what is wrong with its members: for people, who look once, since time alone changes
+/// that.
 pub(crate) fn pipeline_with_health(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
     let World { nodes, now, .. } = *world;
     let health = match record.state() {
@@ -102,8 +103,8 @@ pub(crate) fn address(tables: &Tables, node: NodeId) -> String {
     tables.node(node).map(|record| record.address.clone()).unwrap_or_default()
 }
 
-/// Whether watchers should hear of the change. A growing container is none: it would push the view at each
-/// write.
+/// Whether watchers should hear of the change. A container that grows is no such change: it would push the
+/// view at each write.
 pub(crate) fn differs(old: &ClusterView, new: &ClusterView) -> bool {
     let essence = |pipeline: &Pipeline| Pipeline { container_bytes: 0, ..pipeline.clone() };
     old.cluster != new.cluster

@@ -6,11 +6,11 @@ use proto::scm::ClusterView;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// At least this much time lies between two views, so that a cluster in motion costs at most fifty views a
-/// second.
+/// The least time between two views: a cluster in motion costs at most fifty views a second.
 const VIEW_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
-/// Silence changes the view too: whoever led and says nothing more leads no more.
+/// The time after which the view is looked at without a change, since silence changes it too: whoever led and
+/// says nothing more leads no more.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Publishes a new view after each change of tables or reports, until the leadership ends. A first change is
@@ -28,7 +28,7 @@ pub(crate) async fn publish_views(leader: &Leader) {
             differs
         });
         tokio::time::sleep(VIEW_INTERVAL_MIN).await;
-        // Both are safe to cancel: a change that nobody has seen stays unseen.
+        // Both waits for changes are safe to cancel: a change that nobody has seen stays unseen.
         tokio::select! {
             _ = reports_changes.changed() => {}
             _ = tables_changes.changed() => {}

@@ -16,9 +16,10 @@ pub(crate) struct World<'a> {
     pub(crate) nodes: &'a Nodes,
     pub(crate) oms: &'a Oms,
     pub(crate) now: Instant,
-    /// The date, for records.
+    /// The time of day in milliseconds since the Unix epoch, for records.
     pub(crate) now_ms: u64,
-    /// Too little is known to move or destroy anything, or an operator wants that it is left.
+    /// Whether SCM is in safe mode: too little is known to move or destroy anything, or an operator wants SCM
+    /// to stay in it.
     pub(crate) in_safe_mode: bool,
     unended: OnceCell<Vec<PipelineView<'a>>>,
     node_views: OnceCell<NodeViews>,
@@ -52,7 +53,8 @@ impl<'a> World<'a> {
         !self.in_safe_mode && self.tables.switches().replication
     }
 
-    /// Whether blocks are to be discarded that nobody names any more, and containers deleted that have none.
+    /// Whether blocks that nobody names any more are to be discarded, and containers that have none left
+    /// deleted.
     pub(crate) fn may_reclaim(&self) -> bool {
         !self.in_safe_mode && !self.tables.switches().reclaim_stopped
     }

@@ -10,42 +10,43 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Files a database keeps open; the rest is opened when read.
+/// The most files that a database keeps open; the rest is opened when read.
 const OPEN_FILES_MAX: i32 = 256;
-/// Flushes and compactions at a time: there are many databases in a process.
+/// The most flushes and compactions at a time: there are many databases in a process.
 const BACKGROUND_JOBS_MAX: i32 = 2;
 /// RocksDB's own text logs: kept for the last few starts, small.
 const INFO_LOGS_MAX: usize = 3;
 const INFO_LOG_BYTES_MAX: usize = 1 << 20;
-/// Words in those errors from which RocksDB recovers by itself.
+/// Words that are in the errors from which RocksDB recovers by itself.
 const NO_ROOM: [&str; 2] = ["No space left on device", "Space limit reached"];
 
 /// Memory and behaviour of a RocksDB that holds state derived from Raft logs.
 #[derive(Clone, Debug)]
 pub struct DbOptions {
-    /// Of this database's own, unless it shares memory with others.
+    /// The cache of this database's own, unless it shares memory with others.
     pub block_cache_bytes: usize,
     pub write_buffer_bytes: usize,
     pub shared: Option<SharedMemory>,
-    /// The memory that keeps its files in place of a disk: in simulations.
+    /// The memory that keeps the database's files in place of a disk: in simulations.
     pub memory: Option<DbMemory>,
 }
 
-/// Memory of several databases, for blocks that are read and for what is not flushed yet, within one number. Where it
-/// is full of the latter, who writes has its buffer flushed before it is full.
+/// Memory of several databases, for blocks that are read and for what is not flushed yet, within one number.
+/// Where the latter fill their part, whatever database is written to has its buffer flushed before that is
+/// full.
 #[derive(Clone)]
 pub struct SharedMemory {
     cache: Cache,
     buffers: WriteBufferManager,
 }
 
-/// The part of shared memory that buffers may take.
+/// Buffers may take one part in so many of the shared memory.
 const PART_OF_BUFFERS: usize = 2;
 
 impl SharedMemory {
     pub fn new(bytes: usize) -> SharedMemory {
         let cache = Cache::new_lru_cache(bytes);
-        // Buffers take room of the cache; who writes waits for none.
+        // Buffers take room of the cache; a writer never waits for room.
         let of_buffers = bytes / PART_OF_BUFFERS;
         let buffers =
             WriteBufferManager::new_write_buffer_manager_with_cache(of_buffers, false, cache.clone());
@@ -89,7 +90,7 @@ pub struct Db {
     /// `None` only while it is dropped.
     rocks: Option<DB>,
     write_options: WriteOptions,
-    /// Replaced by another: its files go with it.
+    /// Whether another database has replaced this one: its files go with it.
     is_retired: AtomicBool,
     closes: Closes,
     state: Mutex<DbState>,
@@ -100,9 +101,10 @@ pub struct Db {
 pub enum DbState {
     #[default]
     Well,
-    /// Its disk has no room. RocksDB looks every five seconds whether it has, and goes on by itself.
+    /// The database's disk has no room. RocksDB looks every five seconds whether it has, and goes on by
+    /// itself.
     Full(String),
-    /// A failure that lasts until it is opened again.
+    /// A failure that lasts until the database is opened again.
     Failed(String),
 }
 
@@ -110,7 +112,7 @@ pub enum DbState {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closes {
     Flushing,
-    /// It has nothing to lose, or is meant to lose it.
+    /// The database has nothing to lose, or is meant to lose it.
     AsItIs,
 }
 
@@ -148,7 +150,8 @@ impl Db {
         Db { rocks: Some(rocks), write_options, is_retired, closes, state }
     }
 
-    /// Another database takes its place: its files are removed when the last reader is gone.
+    /// Notes that another database takes this one's place: the files are removed when the last reader is
+    /// gone.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
     }
@@ -163,16 +166,16 @@ impl Db {
         self.judged(self.rocks().write_opt(batch, &self.write_options)).context("write a batch to RocksDB")
     }
 
-    /// The state the last time that something was written.
+    /// The state of the database as writes and flushes have shown it.
     pub fn state(&self) -> DbState {
         self.state.lock().expect("no holder panics").clone()
     }
 
-    /// Finds out whether it takes writes, with one that changes nothing.
+    /// Finds out whether the database takes writes, with one that changes nothing.
     pub fn probe(&self) -> DbState {
         let mut options = WriteOptions::default();
         options.disable_wal(true);
-        // One that would have to wait for flushes is no answer.
+        // A write that would have to wait for flushes is no answer.
         options.set_no_slowdown(true);
         if self.judged(self.rocks().write_opt(WriteBatch::default(), &options)).is_ok() {
             let mut state = self.state.lock().expect("no holder panics");
@@ -184,7 +187,7 @@ impl Db {
         self.state()
     }
 
-    /// Flushes and compactions that failed since it was opened.
+    /// The number of flushes and compactions that failed since the database was opened.
     pub fn background_errors(&self) -> u64 {
         let errors = self.rocks().property_int_value(rocksdb::properties::BACKGROUND_ERRORS);
         errors.ok().flatten().unwrap_or_default()
@@ -286,7 +289,7 @@ impl Drop for Db {
         if self.is_retired.load(Ordering::Relaxed) {
             let path = self.rocks().path().to_owned();
             drop(self.rocks.take());
-            // What stays is removed at the next start.
+            // Files that stay are removed at the next start.
             if let Err(error) = DB::destroy(&Options::default(), &path) {
                 tracing::warn!(path = %path.display(), %error, "remove a replaced RocksDB");
             }
@@ -357,7 +360,7 @@ mod tests {
     }
 
     fn make_room(tables: &[PathBuf]) {
-        // Those it gave up are gone.
+        // RocksDB has deleted those that it gave up.
         let is_device = |table: &&PathBuf| std::fs::read_link(table).is_ok();
         tables.iter().filter(is_device).for_each(|table| std::fs::remove_file(table).unwrap());
     }
@@ -381,7 +384,8 @@ mod tests {
         let used = || shared.buffers.get_usage();
         assert!(used() > 0, "what is written is counted");
         let give_up = Instant::now() + DEADLINE;
-        // Each alone would keep all of its 10 MiB. A burst may be ahead of the flushes, which writes begin.
+        // Each database alone would keep all of its 10 MiB. A burst may be ahead of the flushes, which writes
+        // begin.
         while used() > 16 << 20 {
             assert!(Instant::now() < give_up, "{} bytes are used", used());
             std::thread::sleep(Duration::from_millis(20));

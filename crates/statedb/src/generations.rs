@@ -11,9 +11,9 @@ use std::sync::{Arc, RwLock};
 /// The database of one group, which a snapshot replaces as a whole: [`DbGenerations`], or one in memory in
 /// simulations.
 pub trait GroupDb: Snapshots {
-    /// The one that counts. Whoever holds it goes on reading it when another replaces it: what must be of one
-    /// state, like the pieces of a long scan, is read from one of these. That is why there is no reading past
-    /// it.
+    /// The database that counts. Whoever holds it goes on reading it when another replaces it: what must be
+    /// of one state, like the pieces of a long scan, is read from one such handle. That is why there is no
+    /// other way to read.
     fn current(&self) -> Arc<Db>;
 }
 
@@ -38,7 +38,7 @@ struct Current {
     db: Arc<Db>,
 }
 
-/// Magic, number, CRC32C of both.
+/// The pointer file: magic, number, CRC32C of both.
 const POINTER_MAGIC: [u8; 4] = *b"FLdb";
 const POINTER_BYTES: usize = 4 + 8 + 4;
 
@@ -77,7 +77,7 @@ impl DbGenerations {
         disk.sync_dir(parent).await.with_context(|| format!("sync `{parent}`"))
     }
 
-    /// As [`GroupDb::current`].
+    /// The database that counts, as [`GroupDb::current`] says.
     pub fn current(&self) -> Arc<Db> {
         self.inner.current()
     }
@@ -106,7 +106,8 @@ fn encode_pointer(number: u64) -> [u8; POINTER_BYTES] {
     out
 }
 
-/// A directory from before the first install has no pointer: generation 0 counts.
+/// Reads the number of the generation that counts: 0 in a directory from before the first install, which has
+/// no pointer.
 async fn read_pointer(disk: &RealDisk, dir: &str) -> anyhow::Result<u64> {
     let path = disk.root().join(pointer_path(dir));
     let stored = disk::read_file(&path).with_context(|| format!("read {}", path.display()))?;
@@ -116,7 +117,7 @@ async fn read_pointer(disk: &RealDisk, dir: &str) -> anyhow::Result<u64> {
     Ok(number)
 }
 
-/// Generations that an install left half made, or that somebody still read when they were replaced.
+/// Removes generations that an install left half made, or that somebody still read when they were replaced.
 async fn remove_others(disk: &RealDisk, dir: &str, number: u64) -> anyhow::Result<()> {
     let (parent, name) = dir.rsplit_once('/').unwrap_or(("", dir));
     let kept = generation_dir(name, number);
@@ -144,8 +145,8 @@ impl Inner {
         self.current.read().expect("no holder panics").db.clone()
     }
 
-    /// RocksDB flushes, links the tables it has on disk and copies its own small files; writing goes on
-    /// meanwhile. What it linked is durable in the database itself too.
+    /// Writes a checkpoint: RocksDB flushes, links the tables it has on disk and copies its own small files;
+    /// writing goes on meanwhile. What it linked is durable in the database itself too.
     fn write(&self, dir: &Path) -> anyhow::Result<Applied> {
         let db = self.current();
         let checkpoint = Checkpoint::new(db.rocks()).context("prepare a checkpoint")?;
@@ -164,7 +165,7 @@ impl Inner {
         if db.applied(self.applied_key)?.is_none() {
             bail!("{} is no state of this group: it has no applied position", from.display());
         }
-        // From here on a crash leaves the new one.
+        // Once this is written, a crash leaves the new generation.
         let pointer = self.disk.root().join(pointer_path(&self.dir));
         disk::write_file_durably(&pointer, &encode_pointer(number))
             .with_context(|| format!("write {}", pointer.display()))?;
@@ -177,7 +178,8 @@ impl Inner {
     }
 }
 
-/// RocksDB writes a text log also where it only reads: beside the checkpoint, not into it.
+/// The directory of the text log that RocksDB writes also where it only reads: beside the checkpoint, not in
+/// it.
 fn tempdir_for_logs(dir: &Path) -> PathBuf {
     dir.with_extension("logs")
 }
@@ -296,14 +298,14 @@ mod tests {
         Snapshots::write(&dbs, "snapshot".to_owned()).await.unwrap();
         apply(&dbs, 2);
         drop(dbs);
-        // Stopped before the pointer was written.
+        // The install stopped before the pointer was written.
         let root = disk.root().to_owned();
         let half = root.join("db.0000000000000001");
         disk::link_dir(&root.join("snapshot"), &half, |_| true).unwrap();
         let dbs = open(&disk).await;
         assert_eq!((value(&dbs.current()), names(&disk).await), (2, vec!["db".to_owned()]));
         drop(dbs);
-        // Stopped after it: the old one is still there.
+        // The install stopped after it: the old generation is still there.
         disk::link_dir(&root.join("snapshot"), &half, |_| true).unwrap();
         disk::write_file_durably(&root.join("db.generation"), &encode_pointer(1)).unwrap();
         let dbs = open(&disk).await;
@@ -332,7 +334,7 @@ mod tests {
         assert_eq!(value(&other.current()), 7);
     }
 
-    /// docs/format/snapshot.md.
+    /// The bytes are those of docs/format/snapshot.md.
     #[test]
     fn the_pointer_keeps_its_bytes() {
         assert_eq!(encode_pointer(0x0102)[..12], *b"FLdb\x02\x01\0\0\0\0\0\0");

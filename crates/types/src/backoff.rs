@@ -27,12 +27,12 @@ impl Backoff {
         self.next
     }
 
-    /// Progress: the next pause is the first one again.
+    /// Notes progress: the next pause is the first one again.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
 
-    /// Nothing has failed since the last progress.
+    /// Whether nothing has failed since the last progress.
     pub fn is_at_first(&self) -> bool {
         self.next == self.first
     }

@@ -96,7 +96,7 @@ impl Payload {
 pub struct RunningCrc(u32);
 
 impl RunningCrc {
-    /// `bytes` more, whose CRC32C is `crc`.
+    /// Takes in `bytes` more bytes, whose CRC32C is `crc`.
     pub fn push(&mut self, crc: u32, bytes: usize) {
         self.0 = after_zeros(self.0, bytes) ^ crc;
     }
@@ -115,8 +115,8 @@ impl RunningCrc {
 /// What a number of zeros makes of a CRC, bit by bit.
 type Zeros = [u32; 32];
 
-/// The CRC that so many zeros make of a CRC. For each power of two it is known what that many make: less than a
-/// microsecond, where working it out anew (`crc32c_combine`) takes forty.
+/// The CRC that so many zeros make of a CRC. What each power of two of zeros makes is remembered: so it takes
+/// less than a microsecond, where working it out anew (`crc32c_combine`) takes forty.
 fn after_zeros(crc: u32, bytes: usize) -> u32 {
     static POWERS: OnceLock<[Zeros; usize::BITS as usize]> = OnceLock::new();
     let powers = POWERS.get_or_init(|| {

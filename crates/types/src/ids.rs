@@ -57,7 +57,7 @@ number_newtype!(
     PipelineId
 );
 number_newtype!(
-    /// The unit of placement, repair and accounting.
+    /// A container: the unit of placement, repair and accounting.
     ContainerId
 );
 number_newtype!(
@@ -125,8 +125,8 @@ impl fmt::Display for BlockId {
     }
 }
 
-/// A block as one refers to it. An id may come to mean another block when a disaster sets a log or a cluster
-/// back, a nonce never does: who asks by name gets this block's bytes or an error.
+/// The name of a block, by which one refers to it. An id may come to mean another block when a disaster sets
+/// a log or a cluster back, a nonce never does: who asks by name gets this block's bytes or an error.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockName {
     pub container: ContainerId,
@@ -199,8 +199,8 @@ pub enum GroupKind {
 }
 
 impl GroupKind {
-    /// A group of this kind has the members it began with, for ever: one that is broken is replaced as a
-    /// whole.
+    /// Whether a group of this kind has the members it began with, and no others ever: one that is broken is
+    /// replaced as a whole.
     pub fn has_fixed_members(self) -> bool {
         match self {
             GroupKind::Scm | GroupKind::Om => false,
@@ -208,8 +208,9 @@ impl GroupKind {
         }
     }
 
-    /// The segments of a log of this kind are what it was written for, and stay when the log is removed: a
-    /// pipeline's are its containers. Else the state is a state machine's, and snapshots and segments go.
+    /// Whether the segments of a log of this kind are what it was written for, and stay when the log is
+    /// removed: a pipeline's are its containers. Otherwise the state is a state machine's, and snapshots and
+    /// segments go.
     pub fn segments_outlive_log(self) -> bool {
         match self {
             GroupKind::Scm | GroupKind::Om => false,

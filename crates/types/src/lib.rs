@@ -1,6 +1,6 @@
 //! Ids, checksummed payloads, clocks, pauses and randomness: the words every other crate speaks in.
 //!
-//! Knows no I/O, no protobuf and no Raft.
+//! The crate knows no I/O, no protobuf and no Raft.
 
 mod backoff;
 mod checksum;

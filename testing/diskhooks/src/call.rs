@@ -37,19 +37,19 @@ pub struct Call<'a> {
 /// The fate of an operation.
 #[derive(Debug)]
 pub enum Act {
-    /// It is done as it was asked for.
+    /// The operation is done as it was asked for.
     Pass,
-    /// It is not done, and its caller is told that it was. Only for what answers with nothing.
+    /// The operation is not done, and its caller is told that it was. Only for what answers with nothing.
     Skip,
     /// The weaker operation is done in its place: a write without its sync, a sync that does not settle.
     Weaken,
     /// A write is synced so long after its caller was told that it is.
     SyncLate(Duration),
-    /// It is not done, and its caller is told of the error.
+    /// The operation is not done, and its caller is told of the error.
     Fail(io::Error),
     /// [`Act::Weaken`], but its caller is told of the error.
     WeakenAndFail(io::Error),
-    /// It is not done, and its caller waits for ever.
+    /// The operation is not done, and its caller waits for ever.
     Hang,
 }
 

@@ -17,7 +17,7 @@ struct HookedFile {
     hooks: Hooks,
 }
 
-/// The decision on a call. It is asked for when the call is made, in the order of the calls.
+/// The function that decides on a call. It is asked when the call is made, in the order of the calls.
 type Decide = dyn Fn(Call<'_>) -> Act + Send + Sync;
 
 /// The answer to a read of a path, from an offset, made of the true one.
@@ -151,7 +151,7 @@ impl File for HookedFile {
                 let (written, file) = (self.file.write_at(offset, buffers), self.file.clone());
                 Box::pin(async move {
                     written.await?;
-                    // Ends by itself, or with its process.
+                    // The task ends by itself, or with its process.
                     tokio::spawn(async move {
                         tokio::time::sleep(late).await;
                         file.sync_data().await

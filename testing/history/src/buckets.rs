@@ -21,7 +21,7 @@ pub enum BucketOp {
     Read {
         key: u8,
     },
-    /// The first keys after one, so many at most.
+    /// The first so many keys after one.
     List {
         after: Option<u8>,
         limit: usize,
@@ -42,7 +42,7 @@ pub enum BucketAnswer {
 pub struct Bucket(Option<BTreeMap<u8, u64>>);
 
 impl BucketOp {
-    /// Whether it changes nothing.
+    /// Whether the operation changes nothing.
     pub fn is_question(&self) -> bool {
         matches!(self, BucketOp::Read { .. } | BucketOp::List { .. })
     }

@@ -9,7 +9,7 @@ use proto::Code;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::Hash;
 
-/// What calls are carried out on, as it is between two of them.
+/// The thing on which calls are carried out, as it is between two of them.
 pub trait Model: Clone + Eq + Hash {
     type Op;
     type Answer: PartialEq;
@@ -29,8 +29,8 @@ pub enum Op {
     },
     Delete,
     Read,
-    /// The id is known when it was answered; an upload whose id nobody knows changes nothing that is looked
-    /// at.
+    /// The id is known when the call was answered; an upload whose id nobody knows changes nothing that is
+    /// looked at.
     CreateUpload {
         upload: Option<String>,
     },
@@ -73,7 +73,8 @@ pub enum Answer {
 pub struct Call<O = Op, A = Answer> {
     pub op: O,
     pub asked_at: u64,
-    /// `None`: the outcome is unknown. It takes effect at any time after it was asked, or never.
+    /// The time and the answer. `None`: the outcome is unknown, and the call takes effect at any time after
+    /// it was asked, or never.
     pub answered: Option<(u64, A)>,
 }
 

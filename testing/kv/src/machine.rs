@@ -7,7 +7,7 @@ use statedb::{Changes, Tables};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Where the applied position stands.
+/// The key under which the applied position stands.
 pub const APPLIED_KEY: &[u8] = b"a";
 const KEYS: u8 = b'k';
 
@@ -158,13 +158,13 @@ mod tests {
             assert_eq!(machine.applied().unwrap(), Some(applied));
             replies.into_iter().flat_map(|reply| decode_outcomes(reply).unwrap()).collect::<Vec<_>>()
         };
-        // Without a look-up: the later one wins.
+        // Without a look-up, the later one wins.
         assert_eq!(
             apply(2, vec![committed(1, &[set("a")]), committed(2, &[set("b")])]),
             [Outcome::Done, Outcome::Done]
         );
         assert_eq!(read(&*tables, b"k").unwrap(), Some(bytes("b")));
-        // With look-ups: of the batch before what is stored.
+        // A look-up sees the changes of the batch before what is stored.
         let batch = vec![
             committed(3, &[append("c"), swap("bc", "d")]),
             committed(4, &[swap("b", "x"), set("e"), append("f")]),

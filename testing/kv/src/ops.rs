@@ -23,7 +23,7 @@ mod kind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// `None` deletes.
+    /// Sets a value; `None` deletes it.
     Set { key: Bytes, value: Option<Bytes> },
     /// Sets only where `expected` stands; `None` is no value.
     CompareAndSet { key: Bytes, expected: Option<Bytes>, value: Option<Bytes> },
@@ -34,7 +34,7 @@ pub enum Op {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// Nothing was set: this stands there.
+    /// Nothing was set, because this value stands there.
     Conflict(Option<Bytes>),
 }
 
@@ -55,6 +55,8 @@ impl std::fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
+/// Encodes operations as the bytes of a command.
+///
 /// # Panics
 /// When a key is longer than [`KEY_BYTES_MAX`], or a value than 4 GiB.
 pub fn encode_ops(ops: &[Op]) -> Bytes {
@@ -99,7 +101,7 @@ pub fn decode_ops(mut bytes: Bytes) -> Result<Vec<Op>, DecodeError> {
     Ok(ops)
 }
 
-/// How many operations these bytes are; none of them is copied. A server that merges the commands of many
+/// Counts the operations in these bytes, without copying any. A server that merges the commands of many
 /// clients looks through each before: one that cannot be decoded would stop the group.
 pub fn check_ops(mut bytes: &[u8]) -> Result<usize, DecodeError> {
     let mut count = 0;
@@ -215,7 +217,7 @@ mod tests {
             let bytes = encode_ops(&ops);
             prop_assert_eq!(check_ops(&bytes).unwrap(), ops.len());
             prop_assert_eq!(decode_ops(bytes.clone()).unwrap(), ops);
-            // Cut anywhere, it is an error or fewer of them, never a panic.
+            // Bytes that are cut anywhere are an error or fewer operations, never a panic.
             let cut = bytes.slice(..cut.index(bytes.len() + 1));
             prop_assert_eq!(check_ops(&cut).ok(), decode_ops(cut).ok().map(|ops| ops.len()));
         }

@@ -8,20 +8,20 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 const QUEUE_COUNT_MAX: usize = 65_536;
-/// Requests in one batch.
+/// The most requests in one batch.
 const BATCH_COUNT_MAX: usize = 4096;
 
-/// For each group, one batch of writes and one of reads under way; what is asked meanwhile makes the next.
+/// One batch of writes and one of reads under way for each group; what is asked meanwhile makes the next.
 pub(crate) struct Batchers {
     writes: Vec<mpsc::Sender<Asked>>,
     reads: Vec<mpsc::Sender<Asked>>,
-    /// Ended with the client.
+    /// The tasks that make batches; they end with the client.
     _tasks: JoinSet<()>,
 }
 
 struct Asked {
     request: Bytes,
-    /// Operations, or keys.
+    /// The number of operations, or of keys.
     count: usize,
     to: oneshot::Sender<Result<Bytes, CallError>>,
 }
@@ -79,7 +79,7 @@ async fn run(
                 Ok(answers) => split(answers, count).ok_or(CallError::OutcomeUnknown),
                 Err(error) => Err(error.clone()),
             };
-            // Who stopped waiting needs no answer.
+            // A caller that stopped waiting needs no answer.
             let _ = to.send(part);
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::NodeId;
 
-/// Between attempts, so that a group without a leader is not asked in a loop.
+/// The pause between attempts, so that a group without a leader is not asked in a loop.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// A node that leaves a request unanswered for this long is taken for gone.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 pub struct ClientOptions {
     /// Requests of one group that are made at the same time travel as one.
     pub batching: bool,
-    /// How long one call may take, all its attempts together.
+    /// The time that one call may take, all its attempts together.
     pub within: Duration,
 }
 
@@ -42,8 +42,8 @@ pub enum CallError {
     Invalid(String),
 }
 
-/// Calls whichever node leads a group. Tries again what certainly had no effect, until its time is up. Cheap
-/// to clone.
+/// A client that calls whichever node leads a group. It tries again what certainly had no effect, until its
+/// time is up. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     caller: Arc<Caller>,
@@ -53,7 +53,7 @@ pub struct Client {
 pub(crate) struct Caller {
     addresses: AddressBook,
     nodes: Vec<Slot>,
-    /// Who led each group last: an index into `nodes`.
+    /// The node that led each group last: an index into `nodes`.
     leaders: Vec<AtomicUsize>,
     within: Duration,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Caller {
 struct Slot {
     node: NodeId,
     open: Mutex<Option<Arc<Connection>>>,
-    /// One connects, the others wait for it.
+    /// A lock for connecting: one call connects, the others wait for it.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -76,7 +76,7 @@ impl Client {
         Client { caller, batchers }
     }
 
-    /// Operations that take effect together.
+    /// Applies operations that take effect together.
     pub async fn apply(&self, group: u32, ops: &[Op]) -> Result<Vec<Outcome>, CallError> {
         let (encoded, count) = (encode_ops(ops), ops.len());
         let outcomes = match &self.batchers {
@@ -115,7 +115,7 @@ impl Client {
 }
 
 impl Caller {
-    /// Until it is done or cannot be, or time is up.
+    /// Calls a group until the request is done or cannot be, or time is up.
     pub(crate) async fn call(&self, group: u32, request: &Request) -> Result<Bytes, CallError> {
         let deadline = Instant::now() + self.within;
         let Some(leader) = self.leaders.get((group as usize).wrapping_sub(1)) else {
@@ -200,7 +200,7 @@ impl Caller {
 
 enum Attempt {
     Answered(Answer),
-    /// Sent, and no answer came.
+    /// The request was sent, and no answer came.
     Lost,
     NotSent(String),
 }

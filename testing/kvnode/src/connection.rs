@@ -15,7 +15,7 @@ const READ_BYTES: usize = 64 << 10;
 /// A connection to one node, any number of requests under way on it.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    /// Ended with the connection.
+    /// The tasks that read and write; they end with the connection.
     _tasks: JoinSet<()>,
 }
 
@@ -29,7 +29,7 @@ struct Waiting {
     next_id: u64,
     by_id: HashMap<u64, oneshot::Sender<Answer>>,
     is_closed: bool,
-    /// The node ended the connection in order.
+    /// Whether the node ended the connection in order.
     said_goodbye: bool,
 }
 
@@ -66,7 +66,7 @@ impl Connection {
         let mut tasks = JoinSet::new();
         let reader = shared.clone();
         tasks.spawn(async move {
-            // Whatever ended it, nobody gets an answer any more.
+            // Whatever ended the reading, nobody gets an answer any more.
             let _ = reader.read(from_node).await;
             reader.close();
         });
@@ -82,13 +82,13 @@ impl Connection {
         self.shared.waiting.lock().expect("no holder panics").is_closed
     }
 
-    /// Cancelling it forgets the answer, not the request.
+    /// Asks and waits for the answer. Cancelling that forgets the answer, not the request.
     pub(crate) async fn ask(&self, group: u32, request: &Request) -> Result<Answer, AskError> {
         let (to, answer) = oneshot::channel();
         let id = {
             let mut waiting = self.shared.waiting.lock().expect("no holder panics");
             if waiting.is_closed {
-                // Nothing of it was sent.
+                // Nothing of the request was sent.
                 return Err(AskError::NotTaken);
             }
             waiting.next_id += 1;
@@ -101,7 +101,7 @@ impl Connection {
             return Err(AskError::NotTaken);
         }
         let answer = answer.await;
-        // Answered or closed, its entry is gone.
+        // The request is answered or the connection closed: its entry is gone.
         asking.is_over = true;
         answer.map_err(|_| self.shared.why_ended())
     }
@@ -120,13 +120,13 @@ impl Shared {
                 let mut waiting = self.waiting.lock().expect("no holder panics");
                 for (id, answer) in answers.drain(..) {
                     if id == GOODBYE {
-                        // What was noted too late to be written is left, and was not taken; what was written
-                        // has its answer before this.
+                        // A request that was noted too late to be written is left, and was not taken; one
+                        // that was written has its answer before this.
                         waiting.said_goodbye = !waiting.is_closed;
                         return Ok(());
                     }
                     if let Some(to) = waiting.by_id.remove(&id) {
-                        // Who stopped waiting needs no answer.
+                        // A caller that stopped waiting needs no answer.
                         let _ = to.send(answer);
                     }
                 }

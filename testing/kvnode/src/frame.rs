@@ -13,11 +13,11 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use types::NodeId;
 
-/// A proposal of 16 MiB and its head.
+/// The most bytes of a frame: a proposal of 16 MiB and its head.
 const FRAME_BYTES_MAX: usize = (16 << 20) + 1024;
 const LENGTH_BYTES: usize = 4;
 const ABSENT: u32 = u32::MAX;
-/// The id of no request.
+/// The id of a goodbye, which no request has.
 pub(crate) const GOODBYE: u64 = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) enum Request {
     /// Bytes to replicate that no state machine looks at.
     Put(Bytes),
     Facts,
-    /// Hand leadership of the group to that node.
+    /// The node is to hand leadership of the group to that one.
     Transfer(NodeId),
 }
 
@@ -38,19 +38,19 @@ pub(crate) enum Answer {
     Done(Bytes),
     /// Nothing was done; the leader, if it is known.
     NotLeader(Option<NodeId>),
-    /// Nothing was done; again here, later.
+    /// Nothing was done; the caller may ask here again, later.
     Busy,
-    /// Nothing was done; again elsewhere or later.
+    /// Nothing was done; the caller may ask elsewhere, or later.
     Unavailable(String),
     OutcomeUnknown,
-    /// It would be refused everywhere and always.
+    /// The request would be refused everywhere and always.
     Invalid(String),
 }
 
 /// The facts that a node tells of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Times the disk was asked to make something durable.
+    /// The number of times that the disk was asked to make something durable.
     pub syncs: u64,
     pub groups: Vec<GroupFacts>,
 }
@@ -67,7 +67,7 @@ pub struct GroupFacts {
     pub committed: u64,
     pub applied: u64,
     pub has_failed: bool,
-    /// It knows that it is no member any more.
+    /// Whether the replica knows that it is no member any more.
     pub is_removed: bool,
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn take_frame(received: &mut BytesMut) -> Result<Option<Bytes>, Frame
     Ok(Some(received.split_to(bytes).freeze()))
 }
 
-/// Lengths are known once the rest is written, so they are filled in last.
+/// Writes a frame. Its length is known once the rest is written, so that is filled in last.
 fn put_frame(out: &mut BytesMut, id: u64, kind: u8, rest: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_u32_le(0);
@@ -122,7 +122,7 @@ impl Request {
         });
     }
 
-    /// Id, group and request.
+    /// Takes id, group and request out of a frame.
     pub(crate) fn decode(mut frame: Bytes) -> Result<(u64, u32, Request), FrameError> {
         if frame.len() < 13 {
             return Err(FrameError::Short);

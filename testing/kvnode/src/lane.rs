@@ -9,9 +9,10 @@ use statedb::Tables;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Requests of a group that wait for their round; more are told to come again.
+/// The most requests of a group that wait for their round; more are told to come again.
 pub(crate) const QUEUE_COUNT_MAX: usize = 65_536;
-/// Operations of one proposal: far below what a command may have, and some thousand of them.
+/// The most bytes of operations in one proposal: far below what a command may have, and some thousand
+/// operations.
 const PROPOSAL_BYTES_MAX: usize = 1 << 20;
 
 /// An operation that waits for a group.
@@ -27,7 +28,7 @@ pub(crate) enum Work {
     Read(Bytes),
 }
 
-/// How a lane makes rounds of requests.
+/// The way in which a lane makes rounds of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneOptions {
     pub(crate) rounds: usize,
@@ -36,10 +37,10 @@ pub(crate) struct LaneOptions {
     pub(crate) planted_early_ack: bool,
 }
 
-/// One group's requests. While a round is under way, what comes meanwhile gathers for the next: writes become
-/// one proposal, so the busier a group is the less each of them costs. Reads of a round need no round trip of
-/// their own: a proposal that was made after they came and is committed proves that this replica still led,
-/// and everything acknowledged before they came stands before it in the log.
+/// The requests of one group. While a round is under way, what comes meanwhile gathers for the next: writes
+/// become one proposal, so the busier a group is the less each of them costs. Reads of a round need no round
+/// trip of their own: a proposal that was made after they came and is committed proves that this replica
+/// still led, and everything acknowledged before they came stands before it in the log.
 #[derive(Clone)]
 pub(crate) struct Lane {
     pub(crate) group: Group,
@@ -157,7 +158,7 @@ impl Lane {
         }
     }
 
-    /// The caller knows that this replica has applied what the reads must see.
+    /// Answers reads at once: the caller knows that this replica has applied what they must see.
     fn read_now(&self, reads: Vec<Read>) {
         answer_all(reads.into_iter().map(|read| {
             let answer = match self.values(read.keys) {

@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
-    // Before anything is opened: a signal that comes early ends the process in order too.
+    // Signals are listened for before anything is opened: one that comes early ends the process in order too.
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let ready_file = args.ready_file.clone();

@@ -21,8 +21,8 @@ use tonic::service::RoutesBuilder;
 use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, ReplicaId};
 
 const CLUSTER: &str = "kv";
-/// How long clients may take to hear that the process stops. Above what one may take to leave, and what the
-/// last answers take.
+/// The time that clients may take to hear that the process stops: above what one of them may take to leave,
+/// and what the last answers take.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
 /// A running node.
@@ -52,7 +52,7 @@ struct ServedGroup {
     lane: mpsc::Sender<Queued>,
 }
 
-/// A metadata group, which may be reset by force when its majority is lost.
+/// The id of a metadata group, which may be reset by force when its majority is lost.
 fn group_id(number: u32) -> GroupId {
     GroupId::om(u64::from(number))
 }
@@ -79,7 +79,7 @@ impl Node {
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         let (stop_serving, stopped) = oneshot::channel::<()>();
-        // Ok or not, the node stops.
+        // Whether the sender spoke or was dropped, the node stops.
         let raft_server = tokio::spawn(rpc::serve(raft, routes.routes(), async { drop(stopped.await) }));
 
         let mut lanes = JoinSet::new();
@@ -107,8 +107,8 @@ impl Node {
         self.client_address
     }
 
-    /// Hands its groups over and closes them; what clients ask meanwhile is answered with the new leader.
-    /// Then they hear goodbye: each knows of all it asked whether it was taken.
+    /// Hands the node's groups over and closes them; what clients ask meanwhile is answered with the new
+    /// leader. Then they hear goodbye: each knows of all it asked whether it was taken.
     pub async fn stop(mut self) {
         self.host.shutdown().await;
         self.stop_clients.send_replace(true);
@@ -168,7 +168,7 @@ fn group_spec(args: &Args, number: u32) -> GroupSpec {
         address: address.clone(),
     });
     let first_members: Vec<Member> = members.collect();
-    // Each node leads its share at first.
+    // Each node leads its share of the groups at first.
     let favoured = first_members.get((number as usize - 1) % first_members.len().max(1));
     let campaign = favoured.is_some_and(|member| member.node == args.id());
     GroupSpec {
@@ -183,7 +183,7 @@ fn group_spec(args: &Args, number: u32) -> GroupSpec {
     }
 }
 
-/// Where the log of a group is on the node's disk.
+/// The place of a group's log on the node's disk.
 fn log_spec(number: u32) -> LogSpec {
     let group = group_id(number);
     LogSpec {
@@ -204,7 +204,7 @@ async fn accept(listener: TcpListener, served: Arc<Served>, mut stop: watch::Rec
             _ = stop.wait_for(|stop| *stop) => break,
             accepted = listener.accept() => {
                 if let Ok((socket, _)) = accepted {
-                    // Only delays: small answers would wait for larger ones.
+                    // Without this the answers are only late: small ones would wait for larger ones.
                     let _ = socket.set_nodelay(true);
                     sessions.spawn(serve(socket, served.clone(), for_sessions.clone()));
                 }
@@ -292,7 +292,7 @@ impl ServedGroup {
     }
 }
 
-/// Checksums are made here, where the bytes enter.
+/// Replicates bytes, whose checksums are made here, where they enter.
 async fn put(group: Group, body: Bytes) -> Answer {
     let command = Command { body: Payload::checksummed(body), ..Command::default() };
     match group.apply(command).await {

@@ -21,7 +21,7 @@ struct State {
 }
 
 impl Outbox {
-    /// False when the connection is gone.
+    /// Adds a frame to the buffer; false when the connection is gone.
     pub(crate) fn push(&self, encode: impl FnOnce(&mut BytesMut)) -> bool {
         let mut state = self.state.lock().expect("no holder panics");
         if state.is_closed {

@@ -11,11 +11,11 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
-/// Requests of one connection that are not yet answered; past it nothing more is read from it. Four times
-/// what the benches have under way.
+/// The most requests of one connection that are not yet answered; past it nothing more is read from it. Four
+/// times what the benches have under way.
 const UNDER_WAY_MAX: u32 = 65_536;
 const READ_BYTES: usize = 64 << 10;
-/// How long a client that was told goodbye may take to leave.
+/// The time that a client which was told goodbye may take to leave.
 const LEAVE_MAX: Duration = Duration::from_millis(500);
 
 /// A client's connection.
@@ -24,7 +24,7 @@ pub(crate) struct Session {
     room: Semaphore,
 }
 
-/// Who waits for an answer.
+/// A request that waits for its answer.
 pub(crate) struct Caller {
     session: Arc<Session>,
     id: u64,
@@ -36,7 +36,7 @@ impl Caller {
     }
 }
 
-/// Answers many with one look at each connection in a row, so that its writer wakes once.
+/// Answers many requests with one look at each connection in a row, so that its writer wakes once.
 pub(crate) fn answer_all(answers: impl IntoIterator<Item = (Caller, Answer)>) {
     let mut answers = answers.into_iter().peekable();
     while let Some((caller, answer)) = answers.next() {
@@ -100,12 +100,13 @@ async fn read_until(
         let mut rest = vec![0; READ_BYTES];
         while from_client.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
     };
-    // In time or not, it was told.
+    // The client was told, whether it leaves in time or not.
     let _ = tokio::time::timeout(LEAVE_MAX, leaving).await;
     Ok(())
 }
 
-/// Cancelling it loses nothing that was taken: a request is taken at once.
+/// Takes requests until the client leaves. Cancelling that loses nothing that was taken: a request is taken
+/// at once.
 async fn read_requests(
     from_client: &mut OwnedReadHalf,
     session: &Arc<Session>,
@@ -115,7 +116,7 @@ async fn read_requests(
     loop {
         while let Some(frame) = take_frame(&mut received).map_err(refuse)? {
             let room = session.room.acquire().await.map_err(io::Error::other)?;
-            // Given back with the answer.
+            // The permit is given back with the answer.
             room.forget();
             take_request(frame, session, served).map_err(refuse)?;
         }

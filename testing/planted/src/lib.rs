@@ -65,7 +65,7 @@ pub enum Bug {
     GoneEarly,
     /// `scm`: a replica that has not discarded what others have is left as it is.
     DiscardsNotTaken,
-    /// `om`: it belongs to no cluster, and does what is meant for any.
+    /// `om`: an OM belongs to no cluster, and does what is meant for any.
     OmOfNoCluster,
 }
 

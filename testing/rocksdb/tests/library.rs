@@ -59,7 +59,7 @@ fn options() -> Options {
     options
 }
 
-/// Compressible, and different for each number.
+/// A value that can be compressed, and is another one for each number.
 fn value(number: u32) -> Vec<u8> {
     format!("{number} ").repeat(20).into_bytes()
 }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed,
-    /// Why, in a few words.
+    /// The test failed: why, in a few words.
     Failed(String),
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where `testkit` looks for the ports that this test may use: others run at the same time.
+/// The variable in which `testkit` looks for the ports that this test may use: others run at the same time.
 const PORTS_VARIABLE: &str = "FLOTILLA_TEST_PORTS";
 
 /// The line that libtest prints when its one test has passed.
@@ -86,7 +86,8 @@ fn end_with_descendants(pid: u32) {
         next += 1;
     }
     let pids = doomed.iter().map(u32::to_string);
-    // A shell's own kill: not every machine has the program. One that has ended meanwhile is no error.
+    // The shell has a `kill` of its own: not every machine has the program. A process that has ended
+    // meanwhile is no error.
     let kill = ["-c", "kill -KILL \"$@\"", "sh"];
     drop(Command::new("sh").args(kill).args(pids).stderr(Stdio::null()).status());
 }

@@ -30,7 +30,7 @@ pub(crate) struct Limits {
     pub(crate) cores: usize,
 }
 
-/// The longest first: what begins last should not be what takes longest.
+/// Puts the longest tests first: what begins last should not be what takes longest.
 pub(crate) fn in_order(tests: Vec<Test>, times: &Times) -> Vec<Queued> {
     let mut tests: Vec<(u64, Test)> =
         tests.into_iter().map(|test| (times.expected_ms(&test.to_string()), test)).collect();
@@ -83,7 +83,7 @@ struct Room {
 
 struct State {
     waiting: Vec<Queued>,
-    /// Tests under way that need a core.
+    /// The number of tests under way that need a core.
     computing: usize,
 }
 

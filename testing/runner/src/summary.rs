@@ -14,7 +14,7 @@ pub(crate) fn print_result(outcome: &Outcome) {
     println!("{word} {:8.2} s  {}", outcome.took.as_secs_f64(), outcome.test);
 }
 
-/// Prints the end; true when nothing failed.
+/// Prints the summary; true when nothing failed.
 pub(crate) fn print(outcomes: &[Outcome], ignored: usize) -> bool {
     for outcome in outcomes {
         print_failure(outcome);

@@ -5,7 +5,7 @@ use anyhow::Context;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Milliseconds, by a test as it is printed.
+/// The milliseconds that each test took, by the test as it is printed.
 pub(crate) struct Times(BTreeMap<String, u64>);
 
 /// Binaries whose tests take seconds each, for a machine that has no times yet.
@@ -13,7 +13,7 @@ const SLOW: &[&str] =
     &["cli/processes", "kvnode/drills", "sim/sim", "client/it", "scm/suite", "raft/groups", "datanode/it"];
 
 impl Times {
-    /// Whatever is wrong with the file: without it there are no hints.
+    /// Reads the times. A file that cannot be read is as none: without it there are no hints.
     pub(crate) fn read(path: &Path) -> Times {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         Times(serde_json::from_str(&text).unwrap_or_default())

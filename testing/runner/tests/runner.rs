@@ -72,7 +72,7 @@ fn a_test_that_hangs_is_ended_with_what_it_started() {
     }
 }
 
-/// Each waits for the other one: alone, neither would end.
+/// Each test waits for the other one: alone, neither would end.
 #[test]
 fn tests_run_side_by_side() {
     let workshop = Workshop::new();
@@ -94,7 +94,7 @@ fn a_binary_that_cannot_list_its_tests_is_an_error() {
     assert!(String::from_utf8_lossy(&ran.stderr).contains("does not list its tests"), "{ran:?}");
 }
 
-/// As libtest says it.
+/// The words of libtest for one test that passed.
 const PASSED: &str = "test result: ok. 1 passed; 0 failed";
 
 /// A directory with scripts in place of test binaries, and cargo's messages about them.

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Of so many seeds one is run twice, to see that it takes the same steps.
+/// One seed in so many is run twice, to see that it takes the same steps.
 const REPEATED_ONE_IN: u64 = 16;
 
-/// Many seeds, some at the same time.
+/// A campaign of many seeds, several of which may run at the same time.
 #[derive(Clone, Copy, Debug)]
 pub struct Campaign {
     pub first_seed: u64,
@@ -86,7 +86,7 @@ impl Report {
     }
 }
 
-/// One line of JSON.
+/// The report as one line of JSON.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { seeds, counts, settled_ms_max, repeated, violations, elapsed } = self;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct MemSnapshots {
     pub tables: MemTables,
     pub disk: Arc<dyn Disk>,
-    /// Where the state machine keeps its applied position.
+    /// The key under which the state machine keeps its applied position.
     pub applied_key: &'static [u8],
     /// Bytes beside the records, so that a snapshot takes its time.
     pub filler_bytes: usize,
@@ -21,7 +21,7 @@ pub struct MemSnapshots {
     pub leaves_out_unflushed: bool,
 }
 
-/// The records are spread over so many files.
+/// The number of files over which the records are spread.
 const RECORD_FILES: usize = 2;
 const FILLER: &str = "filler";
 const FILLER_BYTE: u8 = 0xf1;

@@ -36,7 +36,7 @@ impl MemTables {
         state.next_life(state.flushed.clone())
     }
 
-    /// A clean close, which flushes.
+    /// Closes the tables cleanly, which flushes them; returns them as the next process finds them.
     pub fn close(&self) -> MemTables {
         let state = &mut *self.lock();
         state.next_life(state.seen.clone())
@@ -54,7 +54,7 @@ impl MemTables {
         self.lock().flushed.clone()
     }
 
-    /// Other records take the place of all, durably.
+    /// Puts other records into the place of all, durably.
     pub(crate) fn replace(&self, records: Records) -> anyhow::Result<()> {
         let state = &mut *self.lock();
         state.check_up()?;

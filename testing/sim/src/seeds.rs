@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Of so many seeds the last one, which has an OM, is run twice, to see that it takes the same steps.
+/// The last one of so many seeds, which has an OM, is run twice, to see that it takes the same steps.
 const REPEATED_ONE_IN: u64 = 16;
 
 /// What is simulated.
@@ -28,11 +28,11 @@ impl Simulated {
     }
 }
 
-/// Many seeds, some at the same time, each in a process of its own: so the same seed takes the same steps,
-/// and nothing is left of one when the next begins.
+/// A campaign of many seeds, several of which may run at the same time, each in a process of its own: so the
+/// same seed takes the same steps, and nothing is left of one when the next begins.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// `flotilla-sim`.
+    /// The path of `flotilla-sim`.
     pub program: PathBuf,
     pub simulated: Simulated,
     pub first_seed: u64,
@@ -50,7 +50,7 @@ pub struct Campaign {
 pub struct Report {
     pub seeds: u64,
     pub virtual_ms: u64,
-    /// By name, in the order in which seeds name them.
+    /// The counts by name, in the order in which seeds name them.
     pub counts: Vec<(String, u64)>,
     pub settled_ms_max: u64,
     pub repeated: u64,
@@ -163,7 +163,7 @@ impl Report {
     }
 }
 
-/// One line of JSON.
+/// The report as one line of JSON.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { seeds, virtual_ms, counts, settled_ms_max, repeated, violations, elapsed } = self;

@@ -11,26 +11,26 @@ pub const SECRET_KEY: &str = "test-secret-key-of-some-length";
 
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// One or three.
+    /// The number of SCMs: one or three.
     pub scms: usize,
     pub disks_per_datanode: usize,
     pub pipelines_per_disk: u32,
     pub container_bytes_max: u64,
     pub datanodes: usize,
-    /// More of SCM's command line, of OM's, and of each datanode's.
+    /// Further words of SCM's command line, of OM's, and of each datanode's.
     pub scm_args: String,
     pub om_args: String,
     pub datanode_args: String,
-    /// Where the first disk of the first datanode is, if not in the cluster's directory.
+    /// The place of the first datanode's first disk, if that is not in the cluster's directory.
     pub first_disk: Option<PathBuf>,
-    /// Where the disks of all datanodes are, if not in the cluster's directory.
+    /// The place of all datanodes' disks, if that is not in the cluster's directory.
     pub disks_at: Option<PathBuf>,
-    /// Where the first datanodes are bound, and under which address others are told to reach each, if that is
-    /// another one.
+    /// The addresses of the first datanodes: where each is bound, and under which one others are told to
+    /// reach it, if that is another one.
     pub detours: Vec<Detour>,
 }
 
-/// Whoever made it passes on what is said to `advertised`.
+/// A way around to a datanode: whoever made it passes on what is said to `advertised`.
 #[derive(Clone, Debug)]
 pub struct Detour {
     pub bound: String,
@@ -62,7 +62,7 @@ pub struct Cluster {
     pub scms: Vec<Process>,
     pub om: Process,
     pub datanodes: Vec<Process>,
-    /// In the order of `datanodes`: where others reach them.
+    /// The addresses at which others reach `datanodes`, in their order.
     pub datanode_addresses: Vec<String>,
     /// "http://host:port" of their metrics, in the same order; others after a restart.
     pub datanode_http: Vec<String>,
@@ -70,9 +70,9 @@ pub struct Cluster {
     /// "http://host:port" of their metrics; others after a restart.
     pub om_http: String,
     pub gateway_http: String,
-    /// In the order of `scms`.
+    /// The addresses of `scms`, in their order.
     pub scm_addresses: Vec<String>,
-    /// All of them, as in `--scm`.
+    /// The addresses of all SCMs, as in `--scm`.
     pub scm_address: String,
     /// The words of the first SCM when it was ready.
     pub scm_ready: Ready,
@@ -94,8 +94,9 @@ impl Cluster {
         };
         let root_path = root.display();
 
-        // Others are told these, so they stay the same when a process starts again. They are not of those
-        // that the kernel gives to whoever asks: it might give them away while their process is down.
+        // Others are told these addresses, so they stay the same when a process starts again. Their ports are
+        // not of those that the kernel gives to whoever asks: it might give them away while their process is
+        // down.
         let mut addresses = free_addresses(options.scms + options.datanodes + 3).into_iter();
         let scm_addresses: Vec<String> = addresses.by_ref().take(options.scms).collect();
         let mut datanode_addresses: Vec<String> = addresses.by_ref().take(options.datanodes).collect();
@@ -105,7 +106,7 @@ impl Cluster {
         let [om_address, gateway_address, s3_address] =
             [(); 3].map(|()| addresses.next().expect("one for each"));
         let scm_address = scm_addresses.join(",");
-        // Together: none is ready before a majority is there.
+        // The SCMs start together: none is ready before a majority is there.
         let scm_names = (1..).map(|number| format!("scm{number}"));
         let mut scms: Vec<Process> = scm_names
             .zip(&scm_addresses)
@@ -162,7 +163,7 @@ impl Cluster {
         }
     }
 
-    /// One more, the last of the list from now on.
+    /// Adds a datanode, which is the last of the list from now on.
     pub fn add_datanode(&mut self) {
         let address = free_addresses(1).remove(0);
         let number = self.datanodes.len() + 1;
@@ -175,7 +176,7 @@ impl Cluster {
         self.datanode_http.push(ready["HTTP"].clone());
     }
 
-    /// Where everything of it is; gone with it.
+    /// The directory in which everything of the cluster is; it goes with the cluster.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -194,7 +195,7 @@ impl Cluster {
         self.all().for_each(Process::kill9);
     }
 
-    /// All at once, in no order, as after a power cut.
+    /// Starts all processes at once, in no order, as after a power cut.
     pub fn start_all_again(&mut self) {
         self.all().for_each(Process::spawn_again);
         self.all().for_each(|process| {
@@ -203,13 +204,13 @@ impl Cluster {
     }
 }
 
-/// For its owner alone, as an operator keeps it.
+/// Writes the secret key for its owner alone, as an operator keeps it.
 fn write_secret_key(path: &Path) {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(SECRET_KEY.as_bytes())).expect("write the secret key");
 }
 
-/// Both are counted from 1.
+/// A data directory of a datanode; both are counted from 1.
 fn disk_dir(options: &ClusterOptions, root: &Path, number: usize, disk: usize) -> PathBuf {
     match &options.first_disk {
         Some(first) if (number, disk) == (1, 1) => first.clone(),
@@ -217,7 +218,7 @@ fn disk_dir(options: &ClusterOptions, root: &Path, number: usize, disk: usize) -
     }
 }
 
-/// Its name and command line.
+/// A datanode's name and command line.
 fn datanode(
     options: &ClusterOptions,
     root: &Path,

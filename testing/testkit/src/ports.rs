@@ -4,18 +4,19 @@ use std::ops::Range;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Below those that the kernel gives to whoever asks for any: a process that is told a port must find it free
-/// a moment later.
+/// The ports that tests give away, below those that the kernel gives to whoever asks for any: a process that
+/// is told a port must find it free a moment later.
 const PORTS: Range<u64> = 20_000..32_000;
-/// "20000..23000": those of them that this process may give away. `testing/runner` parts them among tests
-/// that run at the same time, since a port that a stopped process will want again is free meanwhile.
+/// The variable with the ports of those that this process may give away: "20000..23000". `testing/runner`
+/// parts them among tests that run at the same time, since a port that a stopped process will want again is
+/// free meanwhile.
 const VARIABLE: &str = "FLOTILLA_TEST_PORTS";
 static MINE: LazyLock<Range<u64>> = LazyLock::new(|| match std::env::var(VARIABLE) {
     Ok(text) => parse(&text).unwrap_or_else(|| panic!("{VARIABLE}={text} is no part of {PORTS:?}")),
     Err(_) => PORTS,
 });
-/// One after the other: what one test was given and has yet to bind is given to no other one of this process.
-/// Other processes begin elsewhere.
+/// The next port. Ports are given one after the other: what one test was given and has yet to bind is given
+/// to no other one of this process. Other processes begin elsewhere.
 static NEXT: LazyLock<AtomicU64> =
     LazyLock::new(|| AtomicU64::new(RandomState::new().build_hasher().finish() >> 1));
 
@@ -24,13 +25,13 @@ pub fn free_addresses(count: usize) -> Vec<String> {
     let mut held = Vec::new();
     while held.len() < count {
         let port = MINE.start + NEXT.fetch_add(1, Ordering::Relaxed) % (MINE.end - MINE.start);
-        // Held until all are known: else one might be given twice.
+        // Listeners are held until all ports are known: else one might be given twice.
         held.extend(TcpListener::bind(("127.0.0.1", port as u16)).ok());
     }
     held.iter().map(|held| held.local_addr().expect("it is bound").to_string()).collect()
 }
 
-/// None unless it is a part of [`PORTS`] with something in it.
+/// Reads a range of ports; `None` unless it is a part of [`PORTS`] with something in it.
 fn parse(text: &str) -> Option<Range<u64>> {
     let (start, end) = text.split_once("..")?;
     let range = start.parse().ok()?..end.parse().ok()?;

@@ -17,20 +17,21 @@ pub struct Process {
 
 pub type Ready = HashMap<String, String>;
 
-/// Generous, because the whole suite may run on two busy cores.
+/// The time for a start: generous, because the whole suite may run on two busy cores.
 const START_WITHIN: Duration = Duration::from_secs(60);
-/// The same for a stop: what a server gives its parts to stop is half a minute in all.
+/// The time for a stop, as generous: what a server gives its parts to stop is half a minute in all.
 const STOP_WITHIN: Duration = Duration::from_secs(60);
 
 impl Process {
-    /// `args` as on the command line, without the program's name and `--ready-file`.
+    /// Starts a process and waits until it is ready. `args` are as on the command line, without the program's
+    /// name and `--ready-file`.
     pub fn start(binary: &Path, dir: &Path, name: &str, args: Vec<String>) -> (Process, Ready) {
         let mut process = Process::spawn(binary, dir, name, args);
         let ready = process.wait_ready();
         (process, ready)
     }
 
-    /// Without waiting until it is ready.
+    /// Starts a process without waiting until it is ready.
     pub fn spawn(binary: &Path, dir: &Path, name: &str, args: Vec<String>) -> Process {
         let (binary, dir) = (binary.to_owned(), dir.to_owned());
         let mut process = Process { binary, name: name.to_owned(), args, dir, child: None, starts: 0 };
@@ -81,17 +82,17 @@ impl Process {
         }
     }
 
-    /// SIGSTOP: it hangs from here on, its ports stay bound. Whatever ends it ends it still.
+    /// Sends SIGSTOP: the process hangs from here on, its ports stay bound. Whatever ends it ends it still.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT: the process goes on.
     pub fn go_on(&self) {
         self.signal("-CONT");
     }
 
-    /// SIGHUP: files are to be opened again.
+    /// Sends SIGHUP: the process is to open its files again.
     pub fn hang_up(&self) {
         self.signal("-HUP");
     }
@@ -107,7 +108,7 @@ impl Process {
         child.wait().expect("reap it");
     }
 
-    /// SIGTERM, then waits.
+    /// Sends SIGTERM, and waits until the process has ended.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal("-TERM");
         self.wait_end()
@@ -146,7 +147,7 @@ impl Process {
         self.log_of(self.starts)
     }
 
-    /// The texts that it has written since each of its starts.
+    /// The texts that the process has written since each of its starts.
     pub fn logs(&self) -> Vec<String> {
         (1..=self.starts).map(|start| self.log_of(start)).collect()
     }

@@ -14,7 +14,7 @@ pub struct Sample {
 #[derive(Debug, Default)]
 pub struct Scrape {
     pub samples: Vec<Sample>,
-    /// Type of each metric.
+    /// The type of each metric.
     pub types: BTreeMap<String, String>,
 }
 
@@ -91,7 +91,7 @@ impl Scrape {
         Ok(())
     }
 
-    /// Bounds rise, counts never fall, and the last bucket counts what `_count` says.
+    /// Checks that bounds rise, counts never fall, and the last bucket counts what `_count` says.
     fn check_histograms(&self) -> Result<(), String> {
         for (name, _) in self.types.iter().filter(|(_, kind)| *kind == "histogram") {
             let mut series: BTreeMap<BTreeMap<String, String>, Vec<(f64, f64)>> = BTreeMap::new();

@@ -10,7 +10,7 @@ pub(super) struct Answer {
     pub(super) json: Value,
     /// The exit code of a command that came to a verdict: 0 where there is nothing to say.
     pub(super) exit_code: u8,
-    /// The text is somebody's data. Programs get it as it is.
+    /// Whether the text is somebody's data, which programs get as it is.
     pub(super) is_data: bool,
 }
 
@@ -32,7 +32,8 @@ impl Answer {
         printed.context("write to standard output")
     }
 
-    /// One of many looks: on a terminal it takes the place of the one before. Whether anybody reads it.
+    /// Prints one of many looks: on a terminal it takes the place of the one before. Returns whether anybody
+    /// reads it.
     pub(super) fn print_again(&self, as_json: bool) -> anyhow::Result<bool> {
         const CLEAR: &str = "\x1b[H\x1b[2J";
         let printed = match (as_json, std::io::stdout().is_terminal()) {

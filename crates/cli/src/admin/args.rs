@@ -179,7 +179,7 @@ pub(crate) enum PipelineCommand {
     },
     /// One pipeline, and what its members say
     Info { pipeline: u64 },
-    /// Create one at once, also beyond the limit for each disk
+    /// Create a pipeline at once, also beyond the limit for each disk
     Create {
         /// Its three nodes, separated by commas; default: SCM chooses
         #[arg(long, value_delimiter = ',', num_args = 1)]
@@ -187,8 +187,8 @@ pub(crate) enum PipelineCommand {
     },
     /// Take no more writes and close the open container; SCM creates another where there is room
     Close { pipeline: u64 },
-    /// A majority of its members is lost for good: its containers that are QUASI_CLOSED become what the best
-    /// member left has of them. What only the lost ones had is gone
+    /// A majority of a pipeline's members is lost for good: its containers that are QUASI_CLOSED become what
+    /// the best member left has of them. What only the lost ones had is gone
     AcceptLoss {
         pipeline: u64,
         /// Do it, with what this node has: the one that the command names without this option
@@ -212,7 +212,7 @@ pub(crate) enum ContainerCommand {
     List(ContainerListArgs),
     /// One container with its replicas
     Info { container: u64 },
-    /// Go on to the next container of its pipeline, whatever its size
+    /// Close a container, whatever its size: its pipeline goes on to the next one
     Close { container: u64 },
     /// Delete a replica that the good ones contradict (`diverged`, `ahead`, `different`), with what only it
     /// has. SCM never does this by itself
@@ -225,7 +225,7 @@ pub(crate) enum ContainerCommand {
         #[arg(long)]
         accept_loss: bool,
     },
-    /// How many there are, and how many have too few replicas, bad ones, ...
+    /// How many containers there are, and how many have too few replicas, bad ones, ...
     Report,
     /// Whose data is in a container: the keys, and parts of uploads, that have blocks there
     Keys {
@@ -330,7 +330,7 @@ pub(crate) enum RackCommand {
         #[arg(required = true)]
         hosts: Vec<String>,
     },
-    /// Hosts stand in no rack any more (their nodes: in `default`)
+    /// Say that hosts stand in no rack any more (their nodes: in `default`)
     Unset {
         #[arg(required = true)]
         hosts: Vec<String>,
@@ -402,11 +402,12 @@ pub(crate) enum OmCommand {
         #[arg(long, requires = "older_than")]
         abort: bool,
     },
-    /// All names, as they belong together at one moment, into a directory of this machine, while everything goes on
+    /// Back up all names, as they belong together at one moment, into a directory of this machine, while
+    /// everything goes on
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Backup(OmBackupArgs),
-    /// All names are lost: bring them back as a backup has them, into OMs with empty directories. What was written since the
-    /// backup is gone. Safe to repeat
+    /// All names are lost: bring them back as a backup has them, into OMs with empty directories. What was
+    /// written since the backup is gone. Safe to repeat
     Restore {
         /// The directory of a backup
         dir: PathBuf,
@@ -486,13 +487,13 @@ pub(crate) enum RaftCommand {
 
 #[derive(Subcommand, Debug, Clone)]
 pub(crate) enum SafeModeCommand {
-    /// Whether it is on, and what it waits for
+    /// Whether safe mode is on, and what it waits for
     Status,
-    /// Return when it is off
+    /// Return when safe mode is off
     Wait,
-    /// Decide nothing until told to
+    /// Have SCM decide nothing until told to
     Enter,
-    /// Leave it without waiting for what is missing
+    /// Leave safe mode without waiting for what is missing
     Exit,
 }
 
@@ -504,7 +505,7 @@ pub(crate) enum SpaceCommand {
 
 #[derive(Subcommand, Debug, Clone)]
 pub(crate) enum SweepCommand {
-    /// How far it is, and what it has found
+    /// How far the sweep is, and what it has found
     Status,
     /// Look through one container now, or through all that are closed, once they have been for --sweep-after
     Run { container: Option<u64> },
@@ -524,7 +525,7 @@ pub(crate) enum SwitchCommand {
 }
 
 impl AdminCommand {
-    /// Whether it only looks: what `--watch` may repeat.
+    /// Whether the command only looks, so that `--watch` may repeat it.
     pub(crate) fn only_looks(&self) -> bool {
         match self {
             AdminCommand::Status => true,

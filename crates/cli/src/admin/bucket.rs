@@ -17,9 +17,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 use types::{Clock, SystemClock};
 
-/// Somebody waits at a terminal.
+/// The time for which a client goes on trying: somebody waits at a terminal.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Buckets that are asked about at a time.
+/// The most buckets that are asked about at a time.
 const ASKED_MAX: usize = 32;
 
 /// A bucket, where it is, and what its group says of it.
@@ -56,7 +56,7 @@ fn written(bucket: &Bucket) -> String {
     }
 }
 
-/// A client for somebody who waits.
+/// Returns a client for somebody who waits at a terminal.
 pub(super) fn connect(scm: &str) -> Client {
     let options = ClientOptions {
         scm: scm.to_owned(),
@@ -74,7 +74,7 @@ pub(super) async fn run(scm: &str, command: BucketCommand) -> anyhow::Result<Ans
             let names = names(&client).await?;
             let away = Away::default();
             let all = stream::iter(names).map(|name| look_at(&client, name, &away)).buffered(ASKED_MAX);
-            // One that was deleted meanwhile is none.
+            // A bucket that was deleted meanwhile is left out.
             let all: Vec<Seen> = all.try_filter_map(async |seen| Ok(seen)).try_collect().await?;
             let json: Vec<Value> = all.iter().map(to_json).collect();
             Ok(Answer::new(to_table(&all), json!(json)))
@@ -94,7 +94,7 @@ pub(super) async fn run(scm: &str, command: BucketCommand) -> anyhow::Result<Ans
     }
 }
 
-/// Those of all volumes.
+/// Returns the names of the buckets of all volumes.
 pub(super) async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for volume in client.list_volumes().await? {
@@ -102,7 +102,7 @@ pub(super) async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
         loop {
             let request = ListBucketsRequest { volume: volume.name.clone(), after, ..Default::default() };
             let page = match client.list_buckets(request).await {
-                // It was deleted meanwhile.
+                // The volume was deleted meanwhile.
                 Err(failure) if failure.code() == Some(Code::NoSuchVolume) => break,
                 page => page?,
             };
@@ -116,7 +116,8 @@ pub(super) async fn names(client: &Client) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// `None`: there is no such bucket. The root says where it is, whether its group answers or not.
+/// Looks at a bucket; `None`: there is no such bucket. The root says where it is, whether its group answers
+/// or not.
 pub(super) async fn look_at(client: &Client, name: String, away: &Away) -> anyhow::Result<Option<Seen>> {
     let is_none =
         |failure: &ClientError| matches!(failure.code(), Some(Code::NoSuchBucket | Code::NoSuchVolume));

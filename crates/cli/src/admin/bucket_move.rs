@@ -45,7 +45,8 @@ pub(super) async fn give_up(client: &Client, bucket: &str) -> anyhow::Result<Ans
 async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyhow::Result<()> {
     let (mut told, (volume, name)) = (Instant::now(), split(bucket));
     loop {
-        // One that does not answer now has been killed, or has; who comes after it goes on.
+        // An OM that does not answer now is no end of the wait: it may have been killed, and its successor
+        // goes on with the move.
         let found = client.find_bucket(volume, name).await;
         match found.as_ref().map(|found| outcome(found, moved)) {
             Ok(Some(Ok(()))) => return Ok(()),
@@ -66,7 +67,8 @@ async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyh
     }
 }
 
-/// What has become of an attempt, once it is known to all: the reason, if the bucket stays.
+/// The outcome of an attempt to move a bucket, once it is known to all. An error is the reason why the bucket
+/// stays.
 fn outcome(found: &HeadBucketResponse, moved: BucketMove) -> Option<Result<(), String>> {
     let last = found.last_move.clone().unwrap_or_default();
     let attempt = last.moved.unwrap_or_default().attempt;

@@ -40,7 +40,8 @@ async fn list(scm: &mut Scm) -> anyhow::Result<Answer> {
     Ok(Answer::new(table(HEADINGS, &rows) + &problems, json!(list)))
 }
 
-/// Nothing is decided by clocks, so the node's state says nothing of it.
+/// The line on a node's problem, if it has one, such as a clock that is not SCM's. Nothing is decided by
+/// clocks, so the node's state says nothing of it.
 fn problem(datanode: &DatanodeInfo) -> Option<String> {
     let DatanodeInfo { node, problem, .. } = datanode;
     (!problem.is_empty()).then(|| format!("\nnode {node}: {problem}\n"))

@@ -1,4 +1,4 @@
-//! Whose the blocks of a container are, and where those of a key are.
+//! The keys that have blocks in a container, and the places of the blocks of a key.
 
 use super::answer::Answer;
 use super::bucket::connect;
@@ -14,7 +14,7 @@ use proto::scm::{ContainerInfo, ListContainersRequest};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Keys and parts with blocks in a container, of all groups of names.
+/// Answers with the keys and parts that have blocks in a container, of all groups of names.
 pub(super) async fn of_container(scm: &mut Scm, container: u64, limit: u32) -> anyhow::Result<Answer> {
     let groups = oms(scm).await?.groups;
     let client = connect(&scm.addresses().join(","));
@@ -34,7 +34,7 @@ pub(super) async fn of_container(scm: &mut Scm, container: u64, limit: u32) -> a
     Ok(Answer::new(text, json!({ "container": container, "keys": list, "more": has_more })))
 }
 
-/// Whether there are more than are wanted.
+/// Adds a group's keys with blocks in a container to `all`, up to `limit`. Returns whether there are more.
 async fn of_group(
     client: &Client,
     group: u64,
@@ -86,7 +86,7 @@ pub(super) fn key_to_json(key: &ContainerKey) -> Value {
     })
 }
 
-/// Where the bytes of a key are.
+/// Answers where the bytes of a key are.
 pub(super) async fn explain(scm: &mut Scm, path: &str) -> anyhow::Result<Answer> {
     let (bucket, name) = path.split_once('/').context("a key is written BUCKET/KEY")?;
     let client = connect(&scm.addresses().join(","));
@@ -100,7 +100,7 @@ pub(super) async fn explain(scm: &mut Scm, path: &str) -> anyhow::Result<Answer>
     Ok(explained(path, &key, &containers))
 }
 
-/// `None`: SCM does not know it.
+/// Asks SCM for a container; `None`: SCM does not know it.
 async fn container(scm: &mut Scm, number: u64) -> anyhow::Result<Option<ContainerInfo>> {
     let request = ListContainersRequest { container: number, ..ListContainersRequest::default() };
     let answer = scm.look(async |client| client.list_containers(request).await).await?;
@@ -138,7 +138,7 @@ fn explained(path: &str, key: &Key, containers: &BTreeMap<u64, Option<ContainerI
     Answer::new(text, json!({ "path": path, "bytes": key.size, "etag": key.etag, "pieces": list }))
 }
 
-/// What a block's container is, and the nodes that have a replica of it.
+/// The state of a block's container, and the nodes that have a replica of it.
 fn place(block: &BlockName, containers: &BTreeMap<u64, Option<ContainerInfo>>) -> (&'static str, Vec<u64>) {
     let Some(Some(info)) = containers.get(&block.container) else { return ("unknown", Vec::new()) };
     let nodes = info.replicas.iter().filter_map(|replica| Some(replica.node.as_ref()?.node));

@@ -13,11 +13,12 @@ use proto::scm::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Longer than an election. Who asks for the members wants to be told soon that none of them leads, and what
-/// each says of itself.
+/// The time for which a leader is looked for: longer than an election. Who asks for the members wants to be
+/// told soon that none of them leads, and what each says of itself.
 pub(super) const ROLES_PATIENCE: Duration = Duration::from_secs(7);
 
-/// Entries that are on their way in a cluster at work; more is worth a look.
+/// The most entries that a member lacks in a cluster at work, because they are on their way; more is worth a
+/// look.
 pub(super) const BEHIND_USUALLY: u64 = 1000;
 
 pub(super) async fn run(scm: &mut Scm, command: ScmCommand) -> anyhow::Result<Answer> {

@@ -35,7 +35,7 @@ use anyhow::bail;
 use args::{AdminArgs, AdminCommand, KeyCommand};
 use scm::Scm;
 
-/// Does what is asked, and returns the exit code.
+/// Does what the command asks, and returns the exit code.
 pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<u8> {
     if let Some(watch) = registry::watch_of(&args.command) {
         registry::watch(&args.cluster.scm, watch, args.json).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<u8> {
     if !args.command.only_looks() {
         bail!("--watch repeats a command, and this one changes something");
     }
-    // Until nobody reads it any more.
+    // The command is repeated until nobody reads its answers any more.
     while answer(&mut scm, args.command.clone()).await?.print_again(args.json)? {
         tokio::time::sleep(pause).await;
     }

@@ -18,9 +18,9 @@ use tokio::time::Instant;
 
 /// The pause between two questions of `--wait`.
 const PAUSE: Duration = Duration::from_secs(1);
-/// SCM asks the leader with each of its heartbeats for as long.
+/// The time within which another OM must lead. For as long SCM asks the leader with each of its heartbeats.
 const TRANSFER_MAX: Duration = Duration::from_secs(15);
-/// A new group is begun by one OM at its next heartbeat.
+/// The time within which a new group must serve. One OM begins it at its next heartbeat.
 const BEGIN_MAX: Duration = Duration::from_secs(15);
 const TRANSFER_PAUSE: Duration = Duration::from_millis(200);
 
@@ -79,7 +79,7 @@ pub(super) fn groups_text(groups: &[OmGroupInfo]) -> String {
     text
 }
 
-/// Returns when the new group serves, or says why it does not.
+/// Makes a group of names. Returns when it serves, or says why it does not.
 async fn create_group(scm: &mut Scm) -> anyhow::Result<Answer> {
     let made = scm.change(async |client| client.create_om_group(CreateOmGroupRequest {}).await).await?.group;
     let give_up = Instant::now() + BEGIN_MAX;
@@ -97,7 +97,7 @@ async fn create_group(scm: &mut Scm) -> anyhow::Result<Answer> {
     }
 }
 
-/// Returns when another one leads.
+/// Moves the leader of a group. Returns when another OM leads.
 async fn transfer(scm: &mut Scm, group: u64, om: u64) -> anyhow::Result<Answer> {
     let request = TransferOmLeaderRequest { group, om };
     let wanted = scm.change(async |client| client.transfer_om_leader(request).await).await?.om;
@@ -196,7 +196,8 @@ fn replicas_of<'a>(
         .filter(|(_, replica)| replica.member.as_ref().is_some_and(|member| member.om == om.om))
 }
 
-/// Members, and replicas that are to go: those of OMs that are dead nobody can delete any more.
+/// The replicas of a group that are shown: members, and replicas that are to go, but for those of dead OMs,
+/// which nobody can delete any more.
 fn shown(group: &OmGroupInfo) -> impl Iterator<Item = &OmReplicaInfo> {
     group
         .replicas

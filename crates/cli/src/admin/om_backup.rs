@@ -27,7 +27,7 @@ const ROOT: u64 = 0;
 /// The time within which all groups must once be led, and no bucket be made, deleted or moved for a moment.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
 const BEGIN_PAUSE: Duration = Duration::from_millis(200);
-/// Leaders may die meanwhile.
+/// The most times that a backup is begun: leaders may die meanwhile.
 const TRIES_MAX: u32 = 5;
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
@@ -38,7 +38,7 @@ pub(super) async fn run(scm: &mut Scm, path: &Path) -> anyhow::Result<Answer> {
     let manifest = loop {
         match take(scm, &cluster, &dir).await {
             Ok(manifest) => break manifest,
-            // OM's, not this machine's.
+            // The failure is OM's, not this machine's.
             Err(error) if tries < TRIES_MAX && error.downcast_ref::<Failure>().is_some() => {
                 complain(&format!("{error:#}; the backup is begun again"));
                 tries += 1;
@@ -79,7 +79,8 @@ async fn take(scm: &mut Scm, cluster: &str, dir: &BackupDir) -> anyhow::Result<M
     Ok(manifest)
 }
 
-/// Begins with all groups, until they belong together. Whatever was acknowledged before the answered time is in them.
+/// Opens the rows of all groups, again and again, until they belong together. Whatever was acknowledged
+/// before the returned time is in them.
 async fn begin(scm: &mut Scm, cluster: &str) -> anyhow::Result<(Vec<Rows>, u64)> {
     let give_up = Instant::now() + BEGIN_MAX;
     let mut said = String::new();
@@ -121,8 +122,9 @@ fn leaders(listed: &ListOmsResponse) -> anyhow::Result<Vec<(u64, String)>> {
     Ok(leaders)
 }
 
-/// The root is asked first and last. Where the places of buckets are the same both times, they are those by which all groups
-/// in between stood, and those of any later backup of the same moment.
+/// Opens the rows of all groups once. The root is asked first and last. Where the places of buckets are the
+/// same both times, they are those by which all groups in between stood, and those of any later backup of the
+/// same moment.
 async fn begin_once(leaders: &[(u64, String)], cluster: &str) -> anyhow::Result<Vec<Rows>> {
     let open = |group: u64, address: String| async move {
         let begun = async { Om::connect(&address, cluster).await?.back_up(group).await };
@@ -145,7 +147,7 @@ async fn begin_once(leaders: &[(u64, String)], cluster: &str) -> anyhow::Result<
     Ok(sources)
 }
 
-/// How much has come.
+/// The rows and bytes that have come.
 #[derive(Default)]
 struct Taken {
     rows: AtomicU64,

@@ -1,5 +1,5 @@
-//! `flotilla admin om restore`: all names are lost, and come back as a backup has them (docs/adr/0016). What was done may be
-//! done again: a restore that was broken off goes on where it was.
+//! `flotilla admin om restore`: all names are lost, and come back as a backup has them (docs/adr/0016). What
+//! was done may be done again: a restore that was broken off goes on where it was.
 
 use super::answer::Answer;
 use super::om_backup::{answer, cluster, taken_at};
@@ -79,7 +79,7 @@ struct Progress {
     group: u64,
     taken: u64,
     of: u64,
-    /// When it came that far.
+    /// The moment when the group came that far.
     since: Instant,
     told: Instant,
 }
@@ -97,7 +97,7 @@ impl Progress {
 }
 
 impl Restore<'_> {
-    /// Until the group has all its rows.
+    /// Sends a group's rows until it has all of them.
     async fn group(&mut self, group: u64) -> anyhow::Result<()> {
         let of = self.manifest.group(group).map_or(1, |known| known.parts);
         let now = Instant::now();
@@ -147,7 +147,7 @@ impl Restore<'_> {
         for seq in 1..=progress.of {
             let rows = match &mut reader {
                 Some(reader) => reader.next()?.context("the backup ends before its end")?,
-                // It was made after the backup: nothing is in it.
+                // The group was made after the backup: nothing is in it.
                 None => BackupRows::default(),
             };
             if seq <= come {
@@ -180,7 +180,7 @@ impl Restore<'_> {
         }
     }
 
-    /// All groups serve from here on, or none.
+    /// Ends the restore, and waits until all groups serve: from here on all of them may, or none.
     async fn end(&mut self, waiting: &[u64]) -> anyhow::Result<()> {
         let end = EndOmRestoreRequest { backup: self.backup.clone() };
         if !waiting.is_empty() {

@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Streaming};
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// One that takes longer hangs.
+/// The time for an answer of an OM: one that takes longer hangs.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The OM at an address, which must be of the cluster.
@@ -20,7 +20,7 @@ pub(super) struct Om {
     cluster: String,
 }
 
-/// All rows of one group, as they come.
+/// The rows of one group, as they come.
 pub(super) struct Rows {
     pub(super) head: BackupHead,
     parts: Streaming<BackupPart>,
@@ -38,7 +38,7 @@ impl Om {
         Ok(Om { client, cluster: cluster.to_owned() })
     }
 
-    /// From its return on the group's rows are those of one moment.
+    /// Opens the rows of a group, which from then on are those of one moment.
     pub(super) async fn back_up(&mut self, group: u64) -> anyhow::Result<Rows> {
         let request = proto::in_cluster(Request::new(BackUpRequest { group }), &self.cluster);
         let begun = async {

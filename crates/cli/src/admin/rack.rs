@@ -72,7 +72,7 @@ fn to_json(map: &Racks, racks: &BTreeMap<&str, Vec<&DatanodeInfo>>) -> Value {
     json!({ "hosts": hosts, "racks": racks })
 }
 
-/// Lines of a host and its rack; `#` begins a comment.
+/// Reads a map of racks: lines of a host and its rack; `#` begins a comment.
 fn read_map(file: &Path) -> anyhow::Result<Vec<RackOfHost>> {
     #[allow(clippy::disallowed_methods)] // an operator's file, not data
     let text = std::fs::read_to_string(file);

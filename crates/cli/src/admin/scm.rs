@@ -19,33 +19,33 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const LOOK_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Calls go to the leader: to one of the addresses given, or to where that one says the leader is.
+/// A way to SCM's leader: calls go to one of the addresses given, or to where that one says the leader is.
 pub(super) struct Scm {
     seeker: Seeker,
     naming: Naming,
     connected: Option<(String, Client)>,
 }
 
-/// Each call names the cluster, once one of them was told which it is.
+/// A client of one SCM. Each call names the cluster, once one call was told which it is.
 type Client = ScmClient<InterceptedService<Channel, Naming>>;
 
 /// The failures after which a call may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
-    /// Anything: it changes nothing.
+    /// Any failure: the call changes nothing.
     Always,
-    /// Those after which it was certainly not carried out.
+    /// Failures after which the call was certainly not carried out.
     IfRefused,
 }
 
 impl Scm {
-    /// `addresses`: host:port, several separated by commas.
+    /// SCM at `addresses`: host:port, several separated by commas.
     pub(super) fn new(addresses: &str) -> anyhow::Result<Scm> {
         let seeker = Seeker::parse(addresses).context("address of SCM (--scm, FLOTILLA_SCM)")?;
         Ok(Scm { seeker, naming: Naming::default(), connected: None })
     }
 
-    /// A call that changes nothing.
+    /// Makes a call that changes nothing.
     pub(super) async fn look<T>(
         &mut self,
         call: impl AsyncFn(&mut Client) -> Result<Response<T>, Status>,
@@ -53,7 +53,7 @@ impl Scm {
         self.call(Repeat::Always, PATIENCE, call).await
     }
 
-    /// A call that changes nothing, for who has something to say also where nobody leads.
+    /// Makes a call that changes nothing, for a caller who has something to say also where nobody leads.
     pub(super) async fn look_within<T>(
         &mut self,
         patience: Duration,
@@ -62,7 +62,7 @@ impl Scm {
         self.call(Repeat::Always, patience, call).await
     }
 
-    /// A call that changes something.
+    /// Makes a call that changes something.
     pub(super) async fn change<T>(
         &mut self,
         call: impl AsyncFn(&mut Client) -> Result<Response<T>, Status>,
@@ -70,8 +70,8 @@ impl Scm {
         self.call(Repeat::IfRefused, PATIENCE, call).await
     }
 
-    /// Goes on while somebody answers, though nobody leads; where nobody answers, a person wants to know that
-    /// at once.
+    /// Calls the leader. Goes on while somebody answers, though nobody leads; where nobody answers, a person
+    /// wants to know that at once.
     async fn call<T>(
         &mut self,
         repeat: Repeat,
@@ -85,7 +85,7 @@ impl Scm {
             let mut client = match self.client(&address).await {
                 Ok(client) => client,
                 Err(error) => {
-                    // Others may name for a while a leader that is gone.
+                    // The other members may name for a while a leader that is gone.
                     let is_known = !silent.insert(address.clone());
                     let are_all = self.seeker.configured().iter().all(|address| silent.contains(address));
                     if are_all || Instant::now() >= give_up {
@@ -125,8 +125,8 @@ impl Scm {
                 silent.remove(&address);
             }
             self.seeker.failed(&address, &failure);
-            // Unless it goes on where the leader is said to be: nobody leads, or only one that does not
-            // answer.
+            // A pause, unless the call goes on where the leader is said to be: nobody leads, or only one that
+            // does not answer.
             if failure.leader_address != Some(self.seeker.address()) {
                 tokio::time::sleep(PAUSE).await;
             }

@@ -19,7 +19,7 @@ pub(super) async fn run(scm: &mut Scm, command: Option<SpaceCommand>) -> anyhow:
     }
 }
 
-/// The switch, and what waits for it.
+/// Sets the switch of reclaiming, if asked to, and answers how it stands and what waits.
 pub(super) async fn reclaim(scm: &mut Scm, command: SwitchCommand) -> anyhow::Result<Answer> {
     let set = |on| SetSwitchesRequest { reclaim: Some(on), ..SetSwitchesRequest::default() };
     match command {
@@ -70,7 +70,7 @@ fn gone(space: &SpaceStatus) -> String {
     )
 }
 
-/// What is discarded and still takes room: heads, and bodies that no hole can give back.
+/// The words on what is discarded and still takes room: heads, and bodies that no hole can give back.
 fn dead(space: &SpaceStatus) -> String {
     let of_disks = space.disks.iter().filter_map(|disk| disk.space);
     let bytes: u64 = of_disks.map(|space| space.dead_bytes).sum();

@@ -17,12 +17,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Free space of a disk below which it is time for more disks, and below which writes are about to fail.
+/// The free shares of a disk below which it is time for more disks, and below which writes are about to fail.
 const FREE_PERCENT_WARNING: u64 = 15;
 const FREE_PERCENT_CRITICAL: u64 = 5;
-/// The number of those of a kind that are named; the command behind it lists all.
+/// The most things of a kind that a finding names; the command behind it lists all.
 const NAMED_MAX: usize = 8;
-/// Whoever asks this at night wants no word on names to keep all others waiting.
+/// The time for the word on names: whoever asks this at night does not want it to keep all others waiting.
 const NAMES_PATIENCE: Duration = Duration::from_secs(3);
 /// The name that SCM's registry gives to its word on an instance's clock.
 const CLOCK_CHECK: &str = "clock";
@@ -57,7 +57,7 @@ impl Severity {
     }
 }
 
-/// One kind of thing that is not as it should be.
+/// One kind of trouble, with all that have it.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     code: &'static str,
@@ -75,7 +75,7 @@ impl Findings {
         self.0.push(Finding { code, severity, what, more });
     }
 
-    /// One finding for all that are named, or none.
+    /// Notes one finding for all that are named, or none where nothing is named.
     fn note_each(
         &mut self,
         severity: Severity,
@@ -116,7 +116,8 @@ pub(super) async fn run(scm: &mut Scm) -> anyhow::Result<Answer> {
 }
 
 async fn look(scm: &mut Scm, cluster: &mut String, findings: &mut Findings) -> anyhow::Result<()> {
-    // First, and for a short while: whoever asks this at night wants the answer "nobody leads" soon.
+    // SCM's members are asked first, and for a short while: whoever asks this at night wants the answer
+    // "nobody leads" soon.
     let members = scm
         .look_within(ROLES_PATIENCE, async |client| client.list_scm_members(ListScmMembersRequest {}).await);
     let members = members.await?;
@@ -179,7 +180,7 @@ fn answer(cluster: &str, mut findings: Findings) -> Answer {
     Answer { exit_code: verdict.exit_code(), ..Answer::new(text, json) }
 }
 
-/// As much of it as a table has room for; JSON has all.
+/// As much of a finding's words as a table has room for; JSON has all.
 fn shown(what: &str) -> String {
     match what.char_indices().nth(SHOWN_CHARS_MAX) {
         None => what.to_owned(),
@@ -216,7 +217,7 @@ fn look_at_scm(members: &[ScmMember], status: &ClusterStatus, findings: &mut Fin
 }
 
 fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
-    // Of these an operator has said that they may be away.
+    // An operator has said of the other nodes that they may be away.
     let expected: Vec<&DatanodeInfo> = nodes
         .iter()
         .filter(|node| !matches!(node.duty(), NodeDuty::NodeDecommissioned | NodeDuty::NodeInMaintenance))
@@ -273,7 +274,8 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
 }
 
 fn look_at_oms(listed: &ListOmsResponse, findings: &mut Findings) {
-    // One whose place another directory has is of no account any more, once its replicas are elsewhere.
+    // An OM without an address, whose place another directory has, is of no account any more once its
+    // replicas are elsewhere.
     let expected = || {
         let stays = |om: &&OmInfo| om.replicas > 0 || !om.address.is_empty();
         listed.oms.iter().filter(|om| om.duty() != NodeDuty::NodeDecommissioned).filter(stays)
@@ -316,7 +318,7 @@ fn look_at_oms(listed: &ListOmsResponse, findings: &mut Findings) {
     findings.note_each(Severity::Warning, "om-group", what, groups(false), "om groups");
 }
 
-/// False for a disk whose size is not known.
+/// Whether less than this share of a disk is free; false for a disk whose size is not known.
 fn has_less_than(percent: u64, disk: &DiskReport) -> bool {
     u128::from(disk.free_bytes) * 100 < u128::from(percent) * u128::from(disk.capacity_bytes)
 }
@@ -377,8 +379,8 @@ fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
     count(Warning, "copies-failed", what, status.copies_failed, "replication status");
 }
 
-/// Names whose block is nowhere, as the root's leader knows, and names that may be missing. One that does not answer is told
-/// of elsewhere.
+/// Looks for names whose block is nowhere, as the root's leader knows, and for names that may be missing. A
+/// leader that does not answer is told of elsewhere.
 async fn look_at_names(scm: &Scm, findings: &mut Findings) {
     let Ok(Ok(found)) = timeout(NAMES_PATIENCE, sweep::found(scm)).await else { return };
     let sweep::Found { lost, first, stopped } = found;
@@ -404,7 +406,7 @@ fn look_at_services(instances: &[Instance], findings: &mut Findings) {
     }
     // Datanodes are judged by SCM's own word, above, and so are the clocks of OMs.
     let others = || instances.iter().filter(|instance| instance.service != "datanode");
-    // Clocks are told of by themselves: whoever reads them does their work.
+    // Clocks are a finding of their own: an instance whose clock is wrong does its work.
     let without_clock = |instance: &Instance| {
         let checks = instance.checks.iter().filter(|check| check.name != CLOCK_CHECK);
         Instance { checks: checks.cloned().collect(), ..instance.clone() }
@@ -632,7 +634,7 @@ mod tests {
             );
         });
         assert_eq!(also_ill, [("clock", Severity::Warning), ("service-critical", Severity::Critical)]);
-        // Those of datanodes and OMs are told above.
+        // The clocks of datanodes and OMs are told of from SCM's own word.
         let of_registry = [instance("om", Health::Passing), instance("datanode", Health::Passing)];
         let mut findings = Findings::default();
         look_at_services(&of_registry, &mut findings);

@@ -41,18 +41,18 @@ pub(super) async fn run(scm: &mut Scm, command: SweepCommand) -> anyhow::Result<
     }
 }
 
-/// Names without a block.
+/// Answers with the names that have lost a block.
 pub(super) async fn lost(scm: &mut Scm) -> anyhow::Result<Answer> {
     let client = connect(&scm.addresses().join(","));
     Ok(lost_answer(&client.sweep(0).await?))
 }
 
-/// What of it an operator has to look at.
+/// The findings of the sweep that an operator has to look at.
 pub(super) struct Found {
-    /// Names without a block, and what one of them is.
+    /// The number of names without a block, and the first of them.
     pub(super) lost: u64,
     pub(super) first: Option<String>,
-    /// Why nothing is swept before an operator says so; empty: it is.
+    /// The reason why nothing is swept before an operator says so; empty while the sweep goes on.
     pub(super) stopped: String,
 }
 

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use types::{Clock, SystemClock};
 
-/// Containers that people are shown of each group; programs get all that the group tells of.
+/// The most containers that people are shown of each group; programs get all that the group tells of.
 const CONTAINERS_SHOWN: usize = 20;
 
-/// A group, and what it says.
+/// A group of names, and what it says.
 type Said = (u64, Result<GetUnusedResponse, String>);
 
 pub(super) async fn run(scm: &mut Scm) -> anyhow::Result<Answer> {

@@ -12,7 +12,7 @@ use serde_json::json;
 use std::time::Duration;
 use types::{Clock, SystemClock};
 
-/// Uploads that are ended at a time.
+/// The most uploads that are ended at a time.
 const ENDED_AT_ONCE: usize = 16;
 
 struct Found {
@@ -66,7 +66,7 @@ async fn uploads(client: &Client, bucket: &str, older_than: Duration) -> anyhow:
     }
 }
 
-/// One that has come to its end meanwhile is no trouble.
+/// Ends an upload; one that has come to its end meanwhile is no trouble.
 async fn end(client: &Client, found: &Found) -> anyhow::Result<()> {
     let Upload { key, upload, .. } = found.upload.clone();
     let name = key.escape_ascii().to_string();
@@ -103,7 +103,7 @@ fn answer(all: &[Found], is_ended: bool) -> Answer {
     Answer::new(text, json!({ "uploads": list, "ended": is_ended }))
 }
 
-/// In its largest unit.
+/// An age in the largest unit of which it has two at least.
 pub(super) fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),

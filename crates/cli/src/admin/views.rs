@@ -9,10 +9,10 @@ use std::time::Duration;
 
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 
-/// One address of the list.
+/// The view that the SCM at one address has of itself.
 pub(super) struct View {
     pub(super) address: String,
-    /// Or why it said nothing.
+    /// What it said, or why it said nothing.
     pub(super) said: Result<IntroduceResponse, String>,
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn of_each(scm: &Scm) -> Vec<View> {
 }
 
 async fn ask(address: &str) -> anyhow::Result<IntroduceResponse> {
-    // To nobody's cluster: each says of which it is.
+    // The question names no cluster: each SCM says of which it is.
     Ok(connect(address, Naming::default())
         .await?
         .introduce(IntroduceRequest {})

@@ -8,7 +8,7 @@ use proto::scm::{
     TaskKind,
 };
 
-/// A word of a newer version.
+/// The word for what only a newer version has a word for.
 pub(super) const UNKNOWN: (&str, Tone) = ("unknown", Tone::Warning);
 
 pub(super) type Word = (&'static str, Tone);
@@ -94,7 +94,7 @@ pub(super) fn discard_state(state: DiscardState) -> Word {
     }
 }
 
-/// What such a container waits for.
+/// The words for what a container waits for, by the state of its discarding.
 pub(super) fn discard_waits_for(state: DiscardState) -> &'static str {
     match state {
         DiscardState::DiscardGone => "nothing: what was asked for is gone, or the container is",

@@ -8,7 +8,7 @@ use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 
 const MANIFEST: &str = "manifest";
-/// As it is called before it counts.
+/// The name of the manifest before it counts.
 const MANIFEST_BEFORE: &str = "manifest.tmp";
 
 /// A directory with a backup, or for one.
@@ -41,7 +41,8 @@ fn is_left_over(name: &str) -> bool {
 }
 
 impl BackupDir {
-    /// Makes room for a backup: what one that was broken off has left goes, and anything else stays and is refused.
+    /// Makes room for a backup: what one that was broken off has left goes, and anything else stays and is
+    /// refused.
     pub(crate) fn create(path: &Path) -> anyhow::Result<BackupDir> {
         let said = path.display();
         files::create_dir(path).with_context(|| format!("create {said}"))?;
@@ -67,7 +68,7 @@ impl BackupDir {
         Ok(())
     }
 
-    /// A whole backup, of which the manifest was read.
+    /// Opens a whole backup, and reads its manifest.
     pub(crate) fn open(path: &Path) -> anyhow::Result<(BackupDir, Manifest)> {
         let (said, at) = (path.display(), path.join(MANIFEST));
         let bytes = disk::read_file(&at).with_context(|| format!("read {}", at.display()))?;
@@ -91,7 +92,7 @@ impl BackupDir {
         Ok(GroupWriter { writer, head })
     }
 
-    /// From here on the backup counts, whatever crashes.
+    /// Writes the manifest: from here on the backup counts, whatever crashes.
     pub(crate) fn finish(&self, manifest: &Manifest) -> anyhow::Result<()> {
         let path = self.path.join(MANIFEST);
         disk::write_private_file_durably(&path, &manifest.encode())
@@ -110,7 +111,7 @@ impl BackupDir {
         Ok(GroupReader { reader, expected, path })
     }
 
-    /// Reads all of it, and compares it with the manifest.
+    /// Reads the whole backup, and compares it with the manifest.
     pub(crate) fn verify(&self, manifest: &Manifest) -> anyhow::Result<()> {
         for group in &manifest.groups {
             let mut reader = self.reader(manifest, group.group)?;
@@ -127,7 +128,7 @@ impl BackupDir {
 }
 
 impl GroupWriter {
-    /// Bytes so far.
+    /// The bytes that were written so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.writer.bytes
     }
@@ -136,7 +137,7 @@ impl GroupWriter {
         self.writer.write(rows).with_context(|| format!("write rows of group {}", self.head.group))
     }
 
-    /// Durable on return, but for the name of the file, which the manifest makes durable.
+    /// Ends the file, which is durable on return, but for its name, which the manifest makes durable.
     pub(crate) fn finish(self) -> anyhow::Result<GroupBackup> {
         let (BackupHead { group, term, index, entries, .. }, writer) = (self.head, self.writer);
         let (parts, rows, bytes) = (writer.parts, writer.rows, writer.bytes);
@@ -147,7 +148,7 @@ impl GroupWriter {
 }
 
 impl GroupReader {
-    /// The next part; an error where the file ends before the last, or goes on after it.
+    /// Reads the next part; an error where the file ends before the last, or goes on after it.
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<BackupRows>> {
         let expected = self.expected.parts;
         let next = self.reader.next().and_then(|part| {

@@ -9,12 +9,13 @@ use std::path::Path;
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// One that is there stays as it is.
+/// Makes a private directory; one that is there stays as it is.
 pub(super) fn create_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(path)
 }
 
-/// What is in a directory, by name; names that are no text too, as far as they can be shown.
+/// Returns the names of what is in a directory, sorted; names that are no text too, as far as they can be
+/// shown.
 pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
     let names = std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut names = names.collect::<io::Result<Vec<String>>>()?;
@@ -22,7 +23,7 @@ pub(super) fn list(path: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// A new file.
+/// Makes a new, private file.
 pub(super) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path)
 }

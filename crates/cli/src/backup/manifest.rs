@@ -21,12 +21,12 @@ const VERSION: u32 = 1;
 pub(crate) struct Manifest {
     pub(crate) cluster: String,
     pub(crate) backup: BackupId,
-    /// Since the Unix epoch.
+    /// The time of the backup, since the Unix epoch.
     pub(crate) taken_ms: u64,
-    /// The version of the software that has taken it.
+    /// The version of the software that has taken the backup.
     pub(crate) flotilla: String,
     pub(crate) tables_format: u32,
-    /// By number.
+    /// The groups of names, by number.
     pub(crate) groups: Vec<GroupBackup>,
 }
 
@@ -35,14 +35,14 @@ pub(crate) struct Manifest {
 #[serde(deny_unknown_fields)]
 pub(crate) struct GroupBackup {
     pub(crate) group: u64,
-    /// Of the last entry of the group's log that is in the rows, and its index.
+    /// The term of the last entry of the group's log that is in the rows; below it, the entry's index.
     pub(crate) term: u64,
     pub(crate) index: u64,
     /// Entries that the group's names have had.
     pub(crate) entries: u64,
     pub(crate) parts: u64,
     pub(crate) rows: u64,
-    /// Of the file.
+    /// The bytes of the group's file.
     pub(crate) bytes: u64,
 }
 

@@ -29,10 +29,10 @@ const MAGIC: [u8; 8] = *b"FLombk\0\0";
 const VERSION: u32 = 1;
 const HEAD_BYTES: usize = 40;
 const PART_HEAD_BYTES: usize = 8;
-/// One row may have 4 MiB, and a part some others.
+/// The most bytes of a part's rows: one row may have 4 MiB, and a part some others.
 const PART_BYTES_MAX: usize = 13 << 20;
 
-/// The file of a group in a backup.
+/// The owner of a file: a group of a backup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner {
     pub(super) backup: BackupId,
@@ -56,7 +56,7 @@ impl Owner {
         head
     }
 
-    /// What binds a part's rows to their place.
+    /// The checksum that binds a part's rows to their place.
     fn crc(self, number: u64, rows: &[u8]) -> u32 {
         let crc = crc32c::crc32c(&self.encode());
         let crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
@@ -65,7 +65,7 @@ impl Owner {
     }
 }
 
-/// The file as it is written.
+/// A group's file as it is written.
 pub(super) struct PartsWriter<W> {
     out: W,
     owner: Owner,
@@ -95,7 +95,7 @@ impl<W: Write> PartsWriter<W> {
     }
 }
 
-/// The file as it is read, part by part.
+/// A group's file as it is read, part by part.
 pub(super) struct PartsReader<R> {
     file: R,
     owner: Owner,
@@ -116,7 +116,7 @@ impl<R: Read> PartsReader<R> {
         Ok(PartsReader { file, owner, parts: 0 })
     }
 
-    /// The next part; `None` at the end of the file.
+    /// Reads the next part; `None` at the end of the file.
     pub(super) fn next(&mut self) -> anyhow::Result<Option<BackupRows>> {
         let mut head = [0; PART_HEAD_BYTES];
         let number = self.parts + 1;
@@ -140,7 +140,7 @@ impl<R: Read> PartsReader<R> {
     }
 }
 
-/// As much as there is.
+/// Reads as much as there is, up to the end of `into`.
 fn read_up_to(file: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
     let mut come = 0;
     while come < into.len() {
@@ -218,7 +218,7 @@ mod tests {
     fn parts_of_other_places_are_none() {
         for other in [Owner { group: 4, ..OWNER }, Owner { backup: BackupId(8), ..OWNER }] {
             assert!(read(&written(other, &["a"])).is_err());
-            // Its parts behind our head.
+            // The other file's parts behind this file's head.
             let mixed = [&written(OWNER, &[])[..], &written(other, &["a"])[HEAD_BYTES..]].concat();
             assert!(read(&mixed).unwrap_err().to_string().contains("part 1 is damaged"));
         }

@@ -50,7 +50,7 @@ pub(super) async fn verify(args: &PlaceArgs, as_json: bool) -> anyhow::Result<Fo
     let (mut found, mut damaged, mut unseen) = (Found::Whole, 0, 0);
     for group in &groups {
         match directory.log(group, known(group).as_ref()).await {
-            // It was not asked for by a name that nothing has.
+            // The log is missing where one should be: it is not only asked for by a name that nothing has.
             Err(InspectError::NoSuchLog { .. }) if args.group.is_none() || here.contains(group) => {
                 damaged += 1;
                 found = found.max(Found::damaged(true));

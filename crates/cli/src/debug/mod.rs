@@ -54,7 +54,7 @@ pub(crate) async fn run(args: DebugArgs) -> ExitCode {
     ExitCode::from(found as u8)
 }
 
-/// Looks at one after another; what cannot be read stops nothing.
+/// Looks at one file after another; a file that cannot be read stops nothing.
 async fn each(
     files: &[std::path::PathBuf],
     look: impl AsyncFn(&std::path::Path) -> anyhow::Result<Found>,

@@ -57,7 +57,7 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     print(&format!("{group} has one member: replica {}\n", plan.survivor.replica))
 }
 
-/// A refusal that is due to the flags is said in flags, to be copied.
+/// Puts a refusal into words: one that is due to the flags is said in flags, to be copied.
 fn in_words(error: ResetError) -> anyhow::Error {
     match error {
         ResetError::QuorumIsLeft { left, voters } => {
@@ -97,8 +97,8 @@ fn metadata_group(name: &str) -> anyhow::Result<GroupId> {
     }
 }
 
-/// Takes the directory's lock, which a running node holds. With the cluster it belongs to, empty where it has
-/// joined none.
+/// Opens a data directory, and takes its lock, which a running node holds. Also returns the cluster that the
+/// directory belongs to, empty where it has joined none.
 fn open_disk(data_dir: &Path) -> anyhow::Result<(Arc<dyn Disk>, String)> {
     let said = data_dir.display();
     let Some(stamp) = RealDisk::peek(data_dir).with_context(|| format!("look at {said}"))? else {
@@ -152,7 +152,7 @@ fn doubted(asked: &Asked) -> String {
 }
 
 fn named(member: &Member) -> String {
-    // OMs count by themselves: people know them by that number.
+    // OMs are numbered by themselves, and people know them by that number.
     let node = match member.node.om_number() {
         0 => format!("node {}", member.node),
         om => format!("OM {om}"),

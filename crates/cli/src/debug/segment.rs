@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Lines are printed in pieces of about this size.
+/// The bytes of a piece, about, in which lines are printed.
 const PRINT_BYTES: usize = 64 << 10;
 
 async fn scan(path: &Path) -> anyhow::Result<(String, SegmentScan)> {
@@ -120,7 +120,7 @@ pub(super) fn old_bytes(summary: &SegmentSummary, indent: &str) -> String {
         .map_or_else(String::new, |old| format!("{indent}{}\n", old.told_as_old_bytes()))
 }
 
-/// Knowledge that is not in the file.
+/// Knowledge about a segment that is not in its file.
 struct BesideFile {
     given: Option<HardStateSlot>,
     around: Option<Surroundings>,

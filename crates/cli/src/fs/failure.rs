@@ -16,7 +16,7 @@ pub(super) enum Failure {
     Cluster(String),
     #[error("{0}")]
     Usage(String),
-    /// The command as a whole is not one.
+    /// The arguments make no command.
     #[error("{0}")]
     Arguments(String),
 }

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 const READ_BYTES: usize = 1 << 20;
 
-/// Pieces read ahead of the network.
+/// The most pieces that are read ahead of the network.
 const READ_AHEAD: usize = 4;
 
 /// Standard input for `-`, else a file.
@@ -29,8 +29,8 @@ impl Input {
         matches!(self, Input::File(path) if path.is_dir())
     }
 
-    /// Opens at once, so that a missing file is known before anything is written; reads from a thread of its
-    /// own.
+    /// Opens the input at once, so that a missing file is known before anything is written; reads from a
+    /// thread of its own.
     pub(super) fn stream(self) -> io::Result<impl Stream<Item = io::Result<Bytes>>> {
         let mut reader: Box<dyn Read + Send> = match self {
             Input::Stdin => Box::new(io::stdin()),

@@ -35,7 +35,8 @@ pub(super) enum Depth {
     All,
 }
 
-/// A file lists itself. Says also whether the entries are children, which get a heading.
+/// Lists what is at a path; a file lists itself. Says also whether the entries are children, which get a
+/// heading.
 async fn list(store: &Store, depth: Depth, path: &StorePath) -> Result<(Vec<Listed>, bool), Failure> {
     match (store.stat(path).await?, depth) {
         (Found::File(key), _) => {
@@ -54,7 +55,7 @@ async fn list(store: &Store, depth: Depth, path: &StorePath) -> Result<(Vec<List
     }
 }
 
-/// Depth first, each directory before what is in it.
+/// Adds to `all` what is below a directory, depth first, each directory before what is in it.
 async fn list_below(store: &Store, path: &StorePath, all: &mut Vec<Listed>) -> Result<(), Failure> {
     for entry in store.list(path).await? {
         let below = entry.directory.then(|| entry.path.clone());

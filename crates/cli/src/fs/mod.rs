@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use store::Store;
 
-/// Somebody waits at a terminal; a gateway would try for longer.
+/// The time for which a client goes on trying: somebody waits at a terminal. A gateway would try for longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn run(args: FsArgs) -> ExitCode {

@@ -12,8 +12,8 @@ pub(super) enum StorePath {
 }
 
 impl StorePath {
-    /// Repeated and trailing slashes mean nothing, as in any file system. (S3 knows keys that contain them;
-    /// those are reached through S3.)
+    /// Parses a path. Repeated and trailing slashes mean nothing, as in any file system. (S3 knows keys that
+    /// contain them; those are reached through S3.)
     pub(super) fn parse(text: &str) -> Result<StorePath, String> {
         let text = text.strip_prefix("flotilla:").unwrap_or(text);
         if !text.starts_with('/') {
@@ -35,7 +35,7 @@ impl StorePath {
         })
     }
 
-    /// The last word; empty for the root.
+    /// The path's last word; empty for the root.
     pub(super) fn name(&self) -> &str {
         match self {
             StorePath::Root => "",

@@ -59,7 +59,7 @@ async fn put(
             "files live in buckets: /volume/bucket/name".to_owned(),
         ));
     };
-    // Asked before the bytes travel; the precondition below decides.
+    // The store is asked before the bytes travel; the precondition below decides.
     if !force && store.stat(&target).await.is_ok() {
         return Err(Failure::Exists(target.to_string()));
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proto::om::ListKeysRequest;
 use proto::om::listed_key::Entry;
 
-/// Keys deleted in one command.
+/// The most keys that are deleted in one call.
 const BATCH: u32 = 1000;
 
 /// `-rm [-f] [-r] [-skipTrash] PATH...`

@@ -53,7 +53,7 @@ impl Store {
         }
     }
 
-    /// A directory is there when something is below it, if only its own marker.
+    /// Looks for a directory, which is there when something is below it, be it only its own marker.
     async fn stat_directory(&self, path: &StorePath) -> Result<Found, Failure> {
         let (_, entries) = self.page(path, Bytes::new(), 1).await?;
         match entries.first() {
@@ -62,7 +62,7 @@ impl Store {
         }
     }
 
-    /// Everything directly in a directory.
+    /// Returns everything that is directly in a directory.
     pub(super) async fn list(&self, path: &StorePath) -> Result<Vec<Listed>, Failure> {
         match path {
             StorePath::Root => {
@@ -103,7 +103,8 @@ impl Store {
         }
     }
 
-    /// One page of what is below a bucket or directory, the place to go on from, if there is more.
+    /// Returns one page of what is below a bucket or directory, and before it the place to go on from, if
+    /// there is more.
     async fn page(
         &self,
         path: &StorePath,
@@ -141,7 +142,7 @@ fn directory(path: StorePath, modified_ms: u64) -> Listed {
     Listed { path, directory: true, size: 0, modified_ms }
 }
 
-/// A directory's own marker is not one of its entries.
+/// The line of a listing for an entry of a directory, of which its own marker is none.
 fn listed(parent: &StorePath, entry: Entry) -> Option<Listed> {
     let prefix = key_prefix(parent);
     let name = |key: &[u8]| String::from_utf8_lossy(&key[prefix.len()..]).into_owned();

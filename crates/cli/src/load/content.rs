@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::convert::Infallible;
 
-/// Bytes that are drawn at a time.
+/// The bytes that are drawn at a time.
 const PIECE_BYTES: u64 = 64 << 10;
 /// The name under which S3 shows the metadata that is drawn.
 const METADATA_NAME: &str = "load";
@@ -20,7 +20,7 @@ pub(super) struct Content {
     pub(super) object_bytes: u64,
 }
 
-/// A number and how often it was written before.
+/// A number of a name, and how often it was written before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     pub(super) number: u64,
@@ -34,7 +34,8 @@ impl Version {
 }
 
 impl Content {
-    /// Spread over the whole bucket: a number says nothing of where its name sorts.
+    /// The name with this number. Names are spread over the whole bucket: a number says nothing of where its
+    /// name sorts.
     pub(super) fn name(&self, number: u64) -> Bytes {
         let mut drawn = self.draws(number, 0, Purpose::Name);
         let mut name = format!("load/{:x}/{:016x}-{number}-", self.seed, drawn.next_u64());
@@ -59,7 +60,7 @@ impl Content {
         attributes
     }
 
-    /// A name without bytes.
+    /// The key of a name without bytes.
     pub(super) fn key(&self, of: Version) -> Key {
         let (key, attributes) = (self.name(of.number), Some(self.attributes(of)));
         Key { key, etag: etag(of), attributes, ..Key::default() }
@@ -87,7 +88,7 @@ impl Content {
             .zip(words)
             .for_each(|(part, word)| part.copy_from_slice(&word.to_le_bytes()));
         let mut drawn = SmallRng::from_seed(seed);
-        // Seeds that differ in a bit or two begin alike.
+        // Draws from seeds that differ in a bit or two begin alike: the first ones are thrown away.
         (0..8).for_each(|_| {
             drawn.next_u64();
         });
@@ -95,7 +96,7 @@ impl Content {
     }
 }
 
-/// A name without bytes has no hash of them.
+/// The ETag of a name without bytes, which has no hash of them: its number and version.
 fn etag(of: Version) -> String {
     format!("{:032x}", (u128::from(of.number) << 64) | u128::from(of.version))
 }
@@ -119,6 +120,8 @@ impl<I: Iterator<Item = Bytes>> Comparison<I> {
         Comparison { expected, rest: Bytes::new(), at: 0 }
     }
 
+    /// Compares the next bytes that came.
+    ///
     /// # Errors
     /// The place of the first byte that differs, or from which on nothing was written.
     pub(super) fn compare(&mut self, mut bytes: Bytes) -> Result<(), u64> {
@@ -137,8 +140,10 @@ impl<I: Iterator<Item = Bytes>> Comparison<I> {
         Ok(())
     }
 
+    /// Compares the end of the bytes, and returns how many came.
+    ///
     /// # Errors
-    /// The place where it ended, if more was written.
+    /// The place where the bytes ended, if more were written.
     pub(super) fn end(mut self) -> Result<u64, u64> {
         match self.rest.is_empty() && self.expected.next().is_none() {
             true => Ok(self.at),

@@ -12,7 +12,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
 
-/// Names of a client.
+/// The number of a client's names.
 const NAMES: u64 = 32;
 
 /// A state of a name: the version that it has, or none.
@@ -50,7 +50,7 @@ impl Name {
 impl Mixed {
     pub(super) fn new(worker: Worker) -> Mixed {
         let random = SmallRng::seed_from_u64(worker.run.content.seed ^ worker.number.rotate_left(32));
-        // Far from the numbers of other kinds of load, and of other runs.
+        // The names' numbers are far from those of other kinds of load, and of other runs.
         let first = (1 << 63) | (u64::from(worker.run.drawn) << 31) | (worker.number * NAMES);
         let name = |number| Name { number, known: None, unsure: Vec::new(), versions: 0 };
         let names = (first..first + NAMES).map(name).collect();
@@ -96,7 +96,7 @@ impl Mixed {
         }
     }
 
-    /// A page that begins with the name.
+    /// Lists a page that begins with the name, and checks what it says of it.
     async fn list(&self, at: usize) -> Result<u64, Problem> {
         let name = &self.names[at];
         let key = self.worker.run.content.name(name.number);
@@ -128,7 +128,7 @@ impl Mixed {
         }
     }
 
-    /// The version that is there: one that may be.
+    /// The version that `key` is of: one that the name may have.
     fn which(&self, name: &Name, key: &Key) -> Result<Version, Problem> {
         let may_be = std::iter::once(&name.known).chain(&name.unsure).flatten();
         let mut versions = may_be.map(|version| Version { number: name.number, version: *version });

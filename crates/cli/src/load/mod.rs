@@ -84,7 +84,7 @@ async fn make_bucket(client: &Client, bucket: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a line now and then until all have ended, and one of all at the end.
+/// Prints a line now and then until all clients have ended, and then one of the whole run.
 async fn report(args: &LoadArgs, run: &Run, mut workers: JoinSet<()>) -> anyhow::Result<Tally> {
     let begun = Instant::now();
     let mut lines = tokio::time::interval_at(begun + args.every, args.every);

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Problems that are told in words; the others are counted.
+/// The most problems that are told in words; the others are only counted.
 const TOLD_MAX: u64 = 20;
 
-/// Why an operation counts as none.
+/// The reason why an operation does not count as done.
 pub(super) enum Problem {
-    /// It was refused, or nobody answered.
+    /// The operation was refused, or nobody answered.
     Failed(ClientError),
     /// The cluster answered what cannot be.
     Wrong(String),
@@ -33,9 +33,9 @@ pub(super) struct Run {
     pub(super) bucket: String,
     pub(super) content: Content,
     pub(super) written: u64,
-    /// One in so many stays; 0: none.
+    /// One in so many objects outlives `deletes`; 0: none.
     pub(super) stays: u64,
-    /// Drawn for this run.
+    /// A number that was drawn for this run.
     pub(super) drawn: u32,
     /// Numbers of operations; the next one, and the first that is too many.
     pub(super) next: AtomicU64,

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Steps between a power of two and the next: a percentile is at most so much (3 %) too high.
 const STEPS_LOG2: u32 = 5;
 
-/// How often operations took how long, in microseconds, by steps that grow with them.
+/// The counts of operations by the time they took, in microseconds, in steps that grow with it.
 #[derive(Clone, Debug, Default)]
 struct Latencies {
     counts: Vec<u64>,
@@ -35,7 +35,7 @@ impl Latencies {
         self.counts.iter().sum()
     }
 
-    /// Milliseconds that such a share does not exceed.
+    /// The milliseconds that this share of operations does not exceed.
     fn percentile_ms(&self, share: f64) -> f64 {
         let wanted = (self.count() as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -50,7 +50,7 @@ impl Latencies {
 }
 
 fn step(micros: u64) -> usize {
-    // Of the first steps each is a microsecond.
+    // Each of the first steps is a microsecond.
     let shift = (u64::BITS - micros.leading_zeros()).saturating_sub(STEPS_LOG2 + 1);
     ((u64::from(shift) << STEPS_LOG2) + (micros >> shift)) as usize
 }
@@ -61,7 +61,7 @@ fn highest(step: usize) -> u64 {
     (first << shift) | ((1 << shift) - 1)
 }
 
-/// Operations of a while.
+/// The operations of a stretch of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     latencies: Latencies,
@@ -85,7 +85,7 @@ impl Tally {
 
     pub(super) const HEADING: &str = "    time s  operations     a second     MiB/s    p50 ms    p99 ms  p99.9 ms    max ms  failed  wrong\n";
 
-    /// `at`: since the begin of the run, of which it is the last `over`.
+    /// A line for people. `at`: the time since the run began, of which the line is about the last `over`.
     pub(super) fn line(&self, at: Duration, over: Duration) -> String {
         let Tally { latencies, bytes, failed, wrong } = self;
         let seconds = over.as_secs_f64();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Between an operation that was refused and the next one.
+/// The pause between an operation that had a problem and the next one.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 pub(super) struct Worker {
@@ -38,7 +38,7 @@ impl Worker {
         }
     }
 
-    /// The bytes of the object.
+    /// Does one operation. Returns the bytes of the object that it wrote or read, 0 where it did neither.
     async fn operate(&self, operation: u64) -> Result<u64, Problem> {
         let content = &self.run.content;
         let drawn = || {
@@ -118,7 +118,7 @@ impl Worker {
         }
     }
 
-    /// Reads it whole.
+    /// Reads an object whole, and compares it with what was written.
     pub(super) async fn read(&self, of: Version, key: &Key) -> Result<u64, Problem> {
         let wrong = |at: u64| Problem::Wrong(format!("{of:?} differs from byte {at} on: {key:?}"));
         let mut comparison = Comparison::with(self.run.content.pieces(of));

@@ -19,10 +19,11 @@ use tracing_subscriber::{Layer, fmt, reload};
 /// Libraries that see headers and bodies; only their errors are logged.
 const SEE_SECRETS: [&str; 5] = ["h2", "hyper", "hyper_util", "s3s", "tower_http"];
 
-/// Directives of one filter. Each costs something with every event that is looked at for the first time.
+/// The most directives of one filter. Each costs something with every event that is looked at for the first
+/// time.
 const DIRECTIVES_MAX: usize = 64;
 
-/// There is one log in a process.
+/// The levels of this process, which has one log.
 static LOGGING: OnceLock<Logging> = OnceLock::new();
 
 /// The levels of logging now, and the way to change them.
@@ -38,7 +39,7 @@ pub(crate) struct Change {
     pub(crate) now: String,
 }
 
-/// Logs go to stderr; `RUST_LOG` chooses what. Servers say what they do, tools only what goes wrong.
+/// Begins to log, to stderr; `RUST_LOG` chooses what. Servers say what they do, tools only what goes wrong.
 pub(crate) fn init(command: &Command) {
     let default = match command {
         Command::Server(_) => "info,openraft=error,openraft::raft::stream_append=off,s3s=off",
@@ -75,8 +76,8 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Filtered> + Send + Sync> {
     }
 }
 
-/// Whatever is asked for: libraries that handle requests as they came print headers and what is secret in
-/// them.
+/// Whether an event may be logged, whatever levels are asked for: libraries that handle requests as they came
+/// print headers and what is secret in them.
 fn may_be_logged(event: &tracing::Metadata<'_>) -> bool {
     let library = event.target().split("::").next().unwrap_or_default();
     !SEE_SECRETS.contains(&library) || *event.level() == tracing::Level::ERROR

@@ -6,8 +6,8 @@ use tonic::service::RoutesBuilder;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
-/// Who reaches the gRPC port changes what is logged. It names no cluster: a process is asked, whatever it
-/// belongs to.
+/// Adds the service by which whoever reaches the gRPC port changes what is logged. A call names no cluster: a
+/// process is asked, whatever it belongs to.
 pub(crate) fn add_to(routes: &mut RoutesBuilder) {
     routes.add_service(ProcessServer::new(Service));
 }
@@ -29,7 +29,7 @@ fn changed(logging: &Logging, directives: &[String], reset: bool) -> Result<LogR
     let change = logging.change(directives, reset);
     let change = change.map_err(|error| Failure::invalid(format!("{error:#}")))?;
     if change.before != change.now {
-        // Whatever is logged, that it is less than before is not to go unseen.
+        // The change is a warning: that less is logged than before is not to go unseen.
         warn!(before = change.before, now = change.now, "an operator changes what is logged");
     }
     Ok(LogResponse { before: change.before, now: change.now })

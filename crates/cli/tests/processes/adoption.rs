@@ -23,7 +23,7 @@ async fn put(s3: &S3, numbers: std::ops::Range<u8>) {
     }
 }
 
-/// Those that are not deleted.
+/// The containers that are not deleted.
 fn containers(told: &Value) -> BTreeSet<u64> {
     let listed = told["containers"].as_array().unwrap().iter();
     let there = listed.filter(|container| container["state"] != "deleted");
@@ -110,7 +110,8 @@ async fn what_was_written_after_the_survivors_end_is_read_after_the_reset() {
                 matches!(container["state"].as_str().unwrap(), "open" | "closed" | "deleted")
             })
         });
-    // Of those with a block none is missing. A pipeline that was drawn just then may have had no member yet.
+    // No container that has a block is missing. A pipeline that was drawn just then may have had no member
+    // yet.
     let has_blocks = |number: &u64| {
         let mut listed = before["containers"].as_array().unwrap().iter();
         listed.any(|it| it["container"] == *number && it["blocks"] != 0)
@@ -125,7 +126,7 @@ async fn what_was_written_after_the_survivors_end_is_read_after_the_reset() {
     let said = "adopted a container that the forced reset had lost";
     assert!(cluster.scms.iter().flat_map(|scm| scm.logs()).any(|log| log.contains(said)), "nobody said so");
 
-    // Nothing that is drawn now is something of before.
+    // Numbers that are drawn now were not drawn before.
     put(&s3, OBJECTS..OBJECTS + 10).await;
     for number in 0..OBJECTS + 10 {
         assert!(s3.get(&number.to_string()).await.unwrap().unwrap() == body(number), "object {number}");

@@ -15,7 +15,7 @@ const OBJECTS: usize = 1600;
 const OBJECT_BYTES: usize = 4096;
 /// Requests under way at a time.
 const AT_A_TIME: usize = 32;
-/// On a machine that does other things too; alone it takes half a minute.
+/// The time for what is waited for, on a machine that does other things too; alone it takes half a minute.
 const WITHIN: Duration = Duration::from_secs(240);
 
 fn key(n: usize) -> String {
@@ -54,7 +54,8 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     println!("{what} after {:?}", begun.elapsed());
 }
 
-/// What the containers of all datanodes take but for the open ones, which have room for what may come.
+/// The room that the containers of all datanodes take but for the open ones, which have room for what may
+/// come.
 fn closed_bytes(cluster: &Cluster) -> u64 {
     let disks = (0..3).map(|datanode| cluster.disk(datanode, 0).join("containers"));
     disks

@@ -12,7 +12,7 @@ use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
 
 const SIZES: [usize; 6] = [0, 1, 4096, 65_537, 300_000, 1_500_000];
 const OBJECTS: usize = 48;
-/// By then what is there can be read again, also where a whole cluster has started.
+/// The time within which what is there can be read again, also where a whole cluster has started.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 
 /// The bytes of object `n`, the same whenever they are asked for.
@@ -27,7 +27,7 @@ fn body(n: usize) -> Vec<u8> {
     std::iter::repeat_with(&mut next).take(SIZES[n % SIZES.len()]).collect()
 }
 
-/// One disk a node and small containers, so that many are closed.
+/// Starts a cluster with one disk a node and small containers, so that many are closed.
 fn start() -> (Cluster, S3) {
     let options = ClusterOptions {
         disks_per_datanode: 1,
@@ -85,7 +85,7 @@ async fn lost_indexes_are_rebuilt_from_segments_and_everything_is_read_back() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("is in use by another process"));
 
-    // One is stopped, the others are killed.
+    // One datanode is stopped, the others are killed.
     assert!(cluster.datanodes[0].terminate().success());
     cluster.datanodes[1].kill9();
     cluster.datanodes[2].kill9();

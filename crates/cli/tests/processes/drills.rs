@@ -18,7 +18,7 @@ struct Shared {
     next: AtomicU64,
     stop: AtomicBool,
     acknowledged: Mutex<Vec<u64>>,
-    /// When each of them was, and how long it took.
+    /// The time of each acknowledgement, and how long the write took.
     acks: Mutex<Vec<(Instant, Duration)>>,
     errors: Mutex<Vec<String>>,
 }
@@ -27,7 +27,7 @@ const WRITERS: usize = 6;
 /// The rest of a writer after each object: other tests run beside it, and most of a drill is waiting.
 pub(crate) const REST: Duration = Duration::from_millis(250);
 
-/// By then all that was killed works again, on a machine that does other things too.
+/// The time within which all that was killed works again, on a machine that does other things too.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 
 /// Sizes that end in each interesting place: nothing, one chunk, a 64 KiB edge, several chunks.
@@ -64,7 +64,7 @@ impl Writers {
         Writers::paced(s3, first, REST)
     }
 
-    /// Each rests for so long after each object.
+    /// Starts writers of which each rests for so long after each object.
     pub(crate) fn paced(s3: &S3, first: u64, rest: Duration) -> Writers {
         let shared = Arc::new(Shared { next: AtomicU64::new(first), ..Shared::default() });
         let mut tasks = JoinSet::new();
@@ -149,7 +149,7 @@ pub(crate) struct Readers {
 struct SharedReads {
     next: AtomicU64,
     stop: AtomicBool,
-    /// When each began, and how long it took.
+    /// The time when each read began, and how long it took.
     reads: Mutex<Vec<(Instant, Duration)>>,
     errors: Mutex<Vec<String>>,
 }
@@ -196,7 +196,7 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// How long those took that began then, the shortest first.
+    /// The times of the reads that began within `begun`, the shortest first.
     pub(crate) fn took(&self, begun: std::ops::Range<Instant>) -> Vec<Duration> {
         let begun = self.reads.iter().filter(|(at, _)| begun.contains(at));
         let mut took: Vec<Duration> = begun.map(|(_, took)| *took).collect();
@@ -211,13 +211,13 @@ pub(crate) struct Written {
     pub(crate) next: u64,
 }
 
-/// All of it can be read at once.
+/// Checks that all that was acknowledged can be read at once.
 pub(crate) async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {
     assert_all_read(s3, acknowledged, Duration::ZERO).await;
 }
 
-/// After everything has started anew, when pipelines still elect: all of it can be read soon, and until then
-/// nothing else is.
+/// Checks, after everything has started anew, when pipelines still elect, that all that was acknowledged can
+/// be read soon, and until then nothing else is.
 pub(crate) async fn assert_all_come_back(s3: &S3, acknowledged: &[u64]) {
     assert_all_read(s3, acknowledged, BACK_WITHIN).await;
 }
@@ -230,8 +230,8 @@ pub(crate) async fn put_again(s3: &S3, acknowledged: &[u64]) {
     }
 }
 
-/// While members are away for good or not: what cannot be read says so, and what can is right. How many were
-/// refused.
+/// Checks, while members are away for good or not, that what cannot be read says so, and what can is right.
+/// Returns the number of reads that were refused.
 pub(crate) async fn assert_none_wrong(s3: &S3, acknowledged: &[u64]) -> usize {
     let mut reads = JoinSet::new();
     for &n in acknowledged {
@@ -274,8 +274,8 @@ async fn read(s3: &S3, n: u64, give_up: Instant) -> Option<Vec<u8>> {
     }
 }
 
-/// After everything has started anew: a key that was never acknowledged may exist or not, but never with
-/// other bytes.
+/// Checks, after everything has started anew, that a key that was never acknowledged has no other bytes than
+/// its own, if it exists.
 async fn assert_none_mixed(s3: &S3, keys: impl Iterator<Item = u64>) {
     let give_up = Instant::now() + BACK_WITHIN;
     for n in keys {

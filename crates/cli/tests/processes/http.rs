@@ -163,7 +163,7 @@ const SHOWN_SOMETIMES: [&str; 9] = [
     "flotilla_s3_request_log_",
     "flotilla_raft_messages_refused_total",
     "flotilla_raft_group_snapshot_sending_",
-    // Of a group that has been led here for a moment.
+    // These are shown of a group that has been led here for a moment.
     "flotilla_om_unused_containers",
     "flotilla_om_unused_oldest",
     "flotilla_om_lost_names",

@@ -15,10 +15,10 @@ use testkit::{ACCESS_KEY, Cluster, ClusterOptions, Process, SECRET_KEY};
 
 /// Silence after which SCM takes a node for away.
 const STALE_AFTER: Duration = Duration::from_secs(2);
-/// What is so is said within `STALE_AFTER` and some seconds: two elections of a pipeline are six, and this
-/// machine does other things too.
+/// The time within which a change shows: `STALE_AFTER` and some seconds. Two elections of a pipeline are six,
+/// and this machine does other things too.
 const SOON: Duration = Duration::from_secs(20);
-/// Whatever else is waited for.
+/// The time for whatever else is waited for.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The lights of a gateway: at its S3 port, and at its HTTP port.
@@ -40,7 +40,7 @@ impl Lights {
         Ok(())
     }
 
-    /// To be called when it has just become so.
+    /// Waits until all lights are so; to be called when that has just become true.
     async fn soon_are(&self, expected: bool, when: &str) {
         let give_up = Instant::now() + SOON;
         while let Err(wrong) = self.all_are(expected).await {

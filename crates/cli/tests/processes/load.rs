@@ -44,11 +44,11 @@ fn load_checks_what_it_reads() {
         );
         assert_eq!(total["total"], true);
     }
-    // Not there.
+    // Objects of another seed are not there.
     let done = load(&cluster, "read --count 2 --written 50 --object-bytes 100000 --seed 3");
     assert_eq!((done.status.code(), &total(&done)["failed"]), (Some(1), &2.into()), "{done:?}");
     assert!(load(&cluster, "objects --count 3 --object-bytes 100000 --seed 6").status.success());
-    // Others than were written: longer ones, and with metadata, and deleted ones.
+    // The loads expect others than were written: longer ones, ones with metadata, and ones that were deleted.
     for (words, why) in [
         ("read --count 3 --written 50 --object-bytes 100001 --seed 2", "differs from byte 100000 on"),
         ("lookups --count 3 --written 200 --name-bytes 100 --metadata-bytes 301", "not with"),

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// Twice what a client waits for one answer: a renewal that gets none is followed by another in time.
+/// The lease of the lock: twice what a client waits for one answer, so that a renewal that gets none is
+/// followed by another in time.
 const TTL: Duration = Duration::from_secs(10);
-/// Between the attempts of holder and rival.
+/// The time between the attempts of holder and rival.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a key may be there after its time: a moment, and what a busy machine adds.
+/// The time for which a key may be there after its lease: a moment, and what a busy machine adds.
 const LEAVES_WITHIN: Duration = Duration::from_secs(60);
-/// Longer than an election takes on a busy machine.
+/// The time for an election: longer than one takes on a busy machine.
 const ELECTED_WITHIN: Duration = Duration::from_secs(60);
 const KEY: &str = "lock";
 
@@ -27,7 +28,7 @@ fn acquisition(who: &str) -> PutKeyRequest {
 
 /// The holder's knowledge when it stops.
 struct Held {
-    /// From when it sent what was acknowledged last.
+    /// The end of its lease, counted from when it sent what was acknowledged last.
     until: Instant,
     renewals: usize,
     /// The longest time between two acknowledged ones.

@@ -15,7 +15,7 @@ use testkit::{ACCESS_KEY, SECRET_KEY};
 
 const SOON: Duration = Duration::from_secs(120);
 const SURE: &str = "--yes-i-lose-what-was-written-since";
-/// Of a new cluster.
+/// The number of groups of names of a new cluster.
 const GROUPS: usize = 4;
 const WRITTEN_MIN: usize = 20;
 
@@ -154,7 +154,8 @@ async fn all_names_are_lost_and_come_back_as_a_backup_has_them() {
         assert!(is_done && said.contains("whole"), "{said}");
         stirred.store(true, Ordering::Relaxed);
         stirring.join().unwrap();
-        // What comes after it is lost: keys, a bucket, a group, and where a bucket has gone.
+        // Everything that is written after the backup is lost: keys, a bucket, a group, and where a bucket
+        // has gone.
         until_written(&of, 5, &names);
         let after = [&["om", "group", "create"][..], &["bucket", "create", "later", "--group", "2"]];
         let moved = ["bucket", "move", "bucket-3", "--to", "1"];

@@ -12,7 +12,7 @@ use testkit::{ACCESS_KEY, SECRET_KEY};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Each group with the OM that leads it.
+/// The OM that leads each group.
 fn leaders(names: &Names) -> Vec<u64> {
     names.groups().iter().filter_map(|group| group["leader_om"].as_u64()).collect()
 }

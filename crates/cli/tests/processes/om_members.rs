@@ -18,17 +18,17 @@ use testkit::{ACCESS_KEY, Process, Ready, SECRET_KEY, free_addresses};
 const SOON: Duration = Duration::from_secs(60);
 /// Shorter than operators would have it, so that a test need not wait for ten minutes.
 const DEAD_AFTER: &str = "15s";
-/// Of a new cluster.
+/// The number of groups of names of a new cluster.
 const GROUPS: usize = 4;
 
 pub(crate) struct Names {
     pub(crate) scm: String,
     pub(crate) oms: Vec<Process>,
-    /// In the order of `oms`.
+    /// The addresses of `oms`, in their order.
     addresses: Vec<String>,
     /// SCM itself, and what a test has beside OMs.
     others: Vec<Process>,
-    /// More of each OM's command line.
+    /// Further words of each OM's command line.
     om_args: String,
     // Last, so that the processes end before their directories go.
     dir: TempDir,
@@ -200,7 +200,7 @@ impl Names {
         String::from_utf8_lossy(&done.stdout).into_owned()
     }
 
-    /// The same, until it succeeds.
+    /// Runs `flotilla fs` until it succeeds.
     fn until_fs(&self, args: &[&str]) {
         let give_up = Instant::now() + SOON;
         loop {
@@ -217,7 +217,8 @@ impl Names {
         assert!(done.status.success(), "{args:?}: {done:?}\n{}", self.logs());
     }
 
-    /// Where the machine stands still meanwhile another one is elected after that.
+    /// Transfers until the leader is as meant: where the machine stands still meanwhile another one is
+    /// elected after that.
     fn transfer_until(&self, args: &[&str], is_meant: impl Fn(usize) -> bool) {
         let give_up = Instant::now() + SOON;
         loop {
@@ -418,7 +419,7 @@ fn an_om_that_is_dead_for_long_is_replaced_where_another_one_stands_by() {
     assert!(names.fs(&["-ls", "/s3v"]).contains("first"));
 }
 
-/// By what the command says, to the letter.
+/// The names are mended by what the command says, to the letter.
 #[test]
 fn two_of_three_are_lost_for_good_and_come_back_after_all() {
     let mut names = Names::start(3);

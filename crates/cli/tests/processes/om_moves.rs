@@ -16,7 +16,7 @@ const GROUPS: u64 = 4;
 const WRITERS: u64 = 6;
 const KEYS_PER_WRITER: u64 = 15;
 
-/// What it said, and whether it did it.
+/// Runs `flotilla admin`: what it said, and whether it did what it was told.
 fn admin(scm: &str, args: &[&str]) -> (String, bool) {
     let done = flotilla(&[&["admin", "--scm", scm], args].concat(), None);
     let said = [done.stdout, done.stderr].concat();
@@ -145,7 +145,7 @@ fn kill_each(names: &mut Names) {
     std::thread::sleep(Duration::from_secs(2));
 }
 
-/// Until nothing is left to do about it: where it is.
+/// Waits until nothing is left to do about the bucket: where that is.
 fn until_settled(names: &Names) -> Value {
     let give_up = Instant::now() + SOON;
     loop {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY, disk_bytes};
 
 const OBJECTS: usize = 72;
-/// Of these one in so many stays.
+/// One of so many objects stays.
 const STAYS: usize = 6;
 const OBJECT_BYTES: usize = 700_000;
-/// On a machine that does other things too; alone it takes some seconds.
+/// The time within which all has gone, on a machine that does other things too; alone it takes some seconds.
 const GONE_WITHIN: Duration = Duration::from_secs(180);
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 
-/// One disk a node, small containers, and what is deleted goes soon.
+/// Starts a cluster with one disk a node and small containers, in which what is deleted goes soon.
 fn start() -> (Cluster, S3) {
     let options = ClusterOptions {
         disks_per_datanode: 1,
@@ -65,7 +65,7 @@ async fn delete(s3: &S3, objects: impl Iterator<Item = usize>) {
     }
 }
 
-/// Each object as it is to be: this version of it, or none.
+/// Checks that each object is as it is to be: this version of it, or none.
 async fn check(s3: &S3, wanted: impl Fn(usize) -> Option<usize>) {
     for n in 0..OBJECTS {
         let give_up = Instant::now() + BACK_WITHIN;
@@ -81,12 +81,12 @@ async fn check(s3: &S3, wanted: impl Fn(usize) -> Option<usize>) {
     }
 }
 
-/// What the containers of all datanodes take.
+/// The room that the containers of all datanodes take.
 pub(crate) fn containers_bytes(cluster: &Cluster) -> u64 {
     (0..3).map(|datanode| disk_bytes(&cluster.disk(datanode, 0).join("containers"))).sum()
 }
 
-/// What waits: pieces, blocks, and those that should not.
+/// The counts of what waits to go: pieces, blocks, and blocks that should not.
 pub(crate) fn waiting(cluster: &Cluster) -> (u64, u64, u64) {
     let groups = admin_json(&cluster.scm_address, &["om", "unused"]);
     let sum = |name: &str| {

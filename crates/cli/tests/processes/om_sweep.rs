@@ -15,11 +15,11 @@ use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
 const KILLS: usize = 12;
 const WRITERS: usize = 6;
 const OBJECT_BYTES: usize = 1_500_000;
-/// On a machine that does other things too; alone it takes some seconds.
+/// The time within which all has gone, on a machine that does other things too; alone it takes some seconds.
 const WITHIN: Duration = Duration::from_secs(180);
 const BUCKET: &str = "swept";
 
-/// One disk a node, small containers, and all that is no use goes soon.
+/// Starts a cluster with one disk a node and small containers, in which all that is no use goes soon.
 fn start(om_args: &str) -> (Cluster, S3) {
     let options = ClusterOptions {
         disks_per_datanode: 1,
@@ -354,7 +354,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success());
 }
 
-/// As if it had never been there.
+/// Removes a container from a disk, as if it had never been there.
 fn remove_container(disk: &Path, container: u64) {
     std::fs::remove_dir_all(disk.join("containers").join(format!("{container:016x}"))).unwrap();
     std::fs::remove_dir_all(disk.join("db")).unwrap();

@@ -77,8 +77,8 @@ fn check(root: &Path, args: &[&str], status: i32, says: &[&str]) {
     run(root, args, status, says).unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// For what changes nothing, where it may take a moment: until a disk that was closed is let go of, or until
-/// a member answers in the three seconds that it is given.
+/// Runs a command that changes nothing, until it does as expected: a disk that was closed may take a moment
+/// to be let go of, and a member to answer in the three seconds that it is given.
 fn check_at_last(root: &Path, args: &[&str], status: i32, says: &[&str]) {
     let give_up = Instant::now() + DEADLINE;
     while let Err(why) = run(root, args, status, says) {

@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Cluster {
     pub(crate) scms: Vec<Process>,
-    /// As in `--scm`.
+    /// The addresses of the SCMs, as in `--scm`.
     pub(crate) addresses: Vec<String>,
     pub(crate) others: Vec<Process>,
     pub(crate) datanodes: Vec<Process>,
@@ -40,7 +40,7 @@ impl Cluster {
         cluster
     }
 
-    /// With OM, three datanodes and a gateway.
+    /// Starts three SCMs, and with them OM, three datanodes and a gateway.
     pub(crate) fn start() -> Cluster {
         let mut cluster = Cluster::of_scms();
         let (list, root) = (cluster.list(), cluster.dir.path().display().to_string());
@@ -85,13 +85,13 @@ impl Cluster {
         self.addresses.join(",")
     }
 
-    /// For commands that change nothing.
+    /// The answer of a command that changes nothing.
     pub(crate) fn admin(&self, line: &str) -> Value {
         let words: Vec<&str> = line.split(' ').collect();
         admin_json(&self.list(), &words)
     }
 
-    /// Where the leader is in the list.
+    /// The place of the leader in the list.
     pub(crate) fn leader(&self) -> usize {
         let roles = self.admin("scm roles");
         let members = roles["members"].as_array().unwrap();

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use testkit::Process;
 use testkit::prometheus::Scrape;
 
-/// How many of each there are, how often they come, and for how long they stay, and stay away.
+/// The numbers of each crowd, how often it comes, and for how long it stays, and stays away.
 #[derive(Clone, Copy)]
 struct Crowds {
     half_sent: usize,
@@ -144,8 +144,8 @@ impl Store {
         Ok(())
     }
 
-    /// Until the gateway works for the honest client alone. A thousand who ask for megabytes at once are work
-    /// until they have the first of them; whether they are slow shows afterwards.
+    /// Waits until the gateway works for the honest client alone. A thousand who ask for megabytes at once
+    /// are work until they have the first of them; whether they are slow shows afterwards.
     async fn at_rest(&self) {
         let url = format!("{}/metrics", self.http_urls[0]);
         let give_up = Instant::now() + DEADLINE;
@@ -178,7 +178,8 @@ fn memory(process: &Process, name: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
 }
 
-/// As many idle connections as half of the gateway's open files have room for, which is what it takes.
+/// The number of idle connections that half of the gateway's open files have room for, which is what it
+/// takes, or `wanted` if that is less.
 fn affordable(gateway: &Process, wanted: usize) -> usize {
     let limits = fs::read_to_string(format!("/proc/{}/limits", gateway.pid())).expect("it runs");
     let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
@@ -201,12 +202,12 @@ struct Window {
     p99: Duration,
 }
 
-/// One crowd, each time that it was there, and each time just before it came.
+/// The measurements of one crowd: each time that it was there, and each time just before it came.
 struct Phase {
     name: &'static str,
     strangers: usize,
     rounds: Vec<[Window; 2]>,
-    /// Until the crowd was there and asked for nothing more, at most.
+    /// The longest time until the crowd was there and asked for nothing more.
     arrival: Duration,
     memory: u64,
 }
@@ -270,14 +271,15 @@ impl Drill {
         self.phases.push(phase);
     }
 
-    /// Nobody but the honest client.
+    /// A window in which there is nobody but the honest client.
     async fn quiet(&self) -> Window {
         let begun = Instant::now();
         tokio::time::sleep(self.stay).await;
         self.window("quiet", begun).await
     }
 
-    /// From `begun` until now, and on until some request has ended: one may wait for a disk that stands still.
+    /// A window from `begun` until now, and on until some request has ended: one may wait for a disk that
+    /// stands still.
     async fn window(&self, name: &str, begun: Instant) -> Window {
         let give_up = Instant::now() + DEADLINE;
         let took = loop {
@@ -294,7 +296,7 @@ impl Drill {
         Window { requests: took.len(), p50, p99 }
     }
 
-    /// Until nothing is held any more for those who left.
+    /// Waits until nothing is held any more for those who left.
     async fn settle(&self, before: [usize; 2]) -> [usize; 2] {
         let give_up = Instant::now() + DEADLINE;
         loop {
@@ -312,7 +314,7 @@ impl Drill {
 }
 
 impl Drill {
-    /// Until the gateway has given back what strangers cost it, which it does once it is idle.
+    /// Waits until the gateway has given back what strangers cost it, which it does once it is idle.
     async fn forget(&self, bytes_max: u64) -> u64 {
         let give_up = Instant::now() + 2 * DEADLINE;
         loop {

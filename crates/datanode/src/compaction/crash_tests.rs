@@ -1,6 +1,6 @@
-//! A crash at every step of a compaction, on a simulated disk: the process dies, or power is lost with more or less
-//! of what was not synced. The index is a real one, of which is left what RocksDB has written by itself, as after a
-//! kill -9. What the next process finds is the container as it was.
+//! A crash at every step of a compaction, on a simulated disk: the process dies, or power is lost with more
+//! or less of what was not synced. The index is a real one, of which is left what RocksDB has written by
+//! itself, as after a kill -9. What the next process finds is the container as it was.
 
 use super::recover;
 use super::rewrite::{Done, GivenUp, compact};
@@ -44,7 +44,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// As it is left on a real disk.
+    /// A machine whose simulated disk has what `left` has on a real one.
     #[allow(clippy::disallowed_methods)] // the test makes one disk of another
     async fn new(left: &Left) -> Machine {
         let left = left.copy();
@@ -77,7 +77,7 @@ impl Machine {
     }
 }
 
-/// All files of a directory.
+/// Loads all files of a directory.
 #[allow(clippy::disallowed_methods)]
 async fn load(disk: &SimDisk, root: &Path, dir: &str) {
     disk.create_dir_all(dir).await.unwrap();
@@ -150,8 +150,8 @@ async fn compacted_while(
     done
 }
 
-/// What is wrong after a start on what the crash left, or before it, if something is. The container must be one of these, and
-/// what arrived again makes it the last one.
+/// What is wrong after a start on what the crash left, or before it, if something is. The container must be
+/// one of these, and what arrived again makes it the last one.
 async fn check_after(
     machine: &Machine,
     expect: &[Seen],
@@ -194,8 +194,8 @@ async fn verify(machine: &Machine) -> Result<(), String> {
     if report.is_whole() { Ok(()) } else { Err(format!("{report:#?}")) }
 }
 
-/// Crashes a compaction at each of its steps, and at those of the discards that arrive meanwhile; how many there are, or what
-/// is wrong.
+/// Crashes a compaction at each of its steps, and at those of the discards that arrive meanwhile; how many
+/// there are, or what is wrong.
 async fn crash_everywhere(before: &Left, arriving: Arriving<'_>) -> Result<u64, String> {
     let expect = as_discarded(before, arriving).await?;
     let mut step = 0;

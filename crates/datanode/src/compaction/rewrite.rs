@@ -20,10 +20,11 @@ use types::{ContainerId, LogIndex, OwnerId};
 
 /// The cost of reading a head where bodies are large: a block of the file.
 const HEAD_READ_BYTES: u64 = 4096;
-/// Copied between two looks whether logs have much to write: a disk that is always busy is compacted at 1 MiB/s.
+/// The bytes that are copied between two looks whether logs have much to write: a disk that is always busy is
+/// compacted at 1 MiB/s.
 const LOOK_BYTES: u64 = 1 << 20;
 
-/// What a compaction has done.
+/// The bytes that a compaction has written and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
     pub written_bytes: u64,
@@ -33,7 +34,7 @@ pub(crate) struct Done {
 /// The reason why a container stays as it was.
 #[derive(Debug)]
 pub(crate) enum GivenUp {
-    /// Bytes of it are not as they must be.
+    /// Bytes of the container are not as they must be.
     Damaged(String),
     Failed(anyhow::Error),
 }
@@ -59,8 +60,9 @@ impl From<ReadError> for GivenUp {
     }
 }
 
-/// Compacts a container that is closed and that no log reads; `None` where nothing of it would be left. May be
-/// dropped anywhere: what a crash leaves as well is settled by the next one, or at the next start.
+/// Compacts a container that is closed and that no log reads; `None` where nothing of it would be left. May
+/// be dropped anywhere: what is half done then, as after a crash, is settled by the next compaction, or at
+/// the next start.
 pub(super) async fn compact(
     disk: &Arc<DatanodeDisk>,
     pipelines: &Pipelines,
@@ -75,7 +77,7 @@ pub(super) async fn compact(
         Err(given_up) => Err(given_up),
     };
     if !matches!(done, Ok(Some(_))) {
-        // What is written of it goes; or, where it counts already, what it was written from.
+        // The new segments go; or, where they count already, the old ones.
         let _deleting = disk.deleting.lock().await;
         settle_or_note(disk, container).await?;
         let is_as_begun = is_as_begun(disk, container, &before).await?;
@@ -92,13 +94,13 @@ pub(super) async fn compact(
 struct Compaction<'a> {
     disk: &'a Arc<DatanodeDisk>,
     container: ContainerId,
-    /// The file `compacted` meanwhile. It is the container's that this began with: one that was deleted and
-    /// copied here again has another.
+    /// The file `compacted` while this compaction runs. It tells the container that this began with from one
+    /// that was deleted and copied here again, which has another.
     before: Compacted,
     reader: ContainerReader,
     rewrite: Rewrite,
     moves: Moves,
-    /// Of blocks that were listed before lists had names.
+    /// The names of discarded blocks that were listed before lists had names.
     names: BTreeMap<LogIndex, u128>,
 }
 
@@ -121,7 +123,7 @@ impl<'a> Compaction<'a> {
         forget_listed(disk, container).await?;
         let first = disk.space.unused_segment(OWNERS_DIR, owner).await?;
         let before = Compacted::read(&**files, OWNERS_DIR, owner).await?.before(first);
-        // Before there is a segment that does not count.
+        // The file is written before there is a segment that does not count.
         before.write(&**files, OWNERS_DIR, owner).await?;
         let reader = ContainerReader::open(files, container, Reading::Whole).await?;
         let rewrite = disk.space.rewrite(OWNERS_DIR, owner, first);
@@ -152,14 +154,14 @@ impl<'a> Compaction<'a> {
         if self.moves.len() == 0 {
             return Ok(None);
         }
-        // What was discarded meanwhile has no row, and began a block all the same.
+        // A block that was discarded meanwhile has no row: its first record began it all the same.
         let listed = self.reader.newest_discards().await.context("read what was discarded")?;
         let repeats = repeats.found(|index| listed.get(index).is_some()).await?;
         let facts = Facts { terms: self.reader.contents().terms.clone(), repeats };
         Ok(Some(Copied { compaction: self, facts }))
     }
 
-    /// Whether the record is copied.
+    /// Copies a record, unless it is discarded; answers whether it was copied.
     async fn copy_record(&mut self, record: &ReadRecord) -> Result<bool, GivenUp> {
         let (index, from) = (record.walked.meta.id.index, record.walked.meta.place);
         if record.is_discarded {
@@ -175,7 +177,8 @@ impl<'a> Compaction<'a> {
             return Ok(false);
         }
         if self.rewrite.needs_segment(&record.walked) {
-            // Alone: a deletion of the container would have the segment in what comes after it.
+            // Under the lock for deletions: a container deleted in between would leave this segment to the
+            // one that is copied here after it.
             let _deleting = self.disk.deleting.lock().await;
             self.check_is_as_begun().await?;
             self.check_room().await?;
@@ -197,7 +200,8 @@ impl<'a> Compaction<'a> {
         Ok(())
     }
 
-    /// Pipelines and copies may have taken what there was when it began.
+    /// Checks that one more segment fits: pipelines and copies may have taken the room that there was when
+    /// the compaction began.
     async fn check_room(&self) -> anyhow::Result<()> {
         let free_bytes = self.disk.real.space().await.context("ask for free space")?.free_bytes;
         let options = self.disk.space.options();
@@ -217,7 +221,7 @@ impl<'a> Compaction<'a> {
 }
 
 impl Copied<'_> {
-    /// The new segments count from here on, and the old ones go.
+    /// Makes the new segments count, and removes the old ones.
     async fn put_in_place(self, pipelines: &Pipelines) -> Result<Done, GivenUp> {
         let Copied { compaction, facts } = self;
         let written_bytes = compaction.rewrite.bytes();
@@ -243,7 +247,7 @@ impl Copied<'_> {
         };
         let after = Compacted { segments: start..u32::MAX, first, last, notes: notes_of(&facts) };
         after.write(&*files, OWNERS_DIR, owner).await.context("put the copy in place")?;
-        // Before rows: as long as one has its old place, the next start does this too.
+        // The list comes before the rows: as long as a row has its old place, the next start does this too.
         let relisted = disk.space.move_discards(OWNERS_DIR, owner, |place| moves.get(place)).await;
         relisted.context("list again what was discarded meanwhile")?;
         if planted::has(Bug::OldSegmentsGoFirst) {
@@ -262,7 +266,8 @@ fn ensure_or(is_so: bool, or: &str) -> Result<(), GivenUp> {
     if is_so { Ok(()) } else { Err(GivenUp::Failed(anyhow!("{or}"))) }
 }
 
-/// Also of a container that is deleted: it has no such file.
+/// Whether the container is still the one that the compaction began with. A container that was deleted is
+/// not: it has no file `compacted`.
 async fn is_as_begun(
     disk: &DatanodeDisk,
     container: ContainerId,
@@ -272,7 +277,8 @@ async fn is_as_begun(
     Ok(now == *before)
 }
 
-/// To be called with the disk's lock for deletions.
+/// Checks that a container is here, closed, released and healthy. To be called with the disk's lock for
+/// deletions.
 async fn check_may_be_compacted(
     disk: &DatanodeDisk,
     pipelines: &Pipelines,
@@ -287,7 +293,8 @@ async fn check_may_be_compacted(
     Ok(())
 }
 
-/// The hash does not depend on places: where it is known, what was read has it.
+/// Checks that the records that were read have the container's hash, where that is known: a hash does not
+/// depend on places.
 async fn check_hash(
     disk: &DatanodeDisk,
     container: ContainerId,
@@ -303,7 +310,7 @@ async fn check_hash(
     Err(GivenUp::Damaged("its records do not have the hash that was computed of them before".to_owned()))
 }
 
-/// Its hash, its ends and its repeats are what they were.
+/// Measures again what a container takes on its disk; its hash, its terms and its repeats stay.
 pub(super) async fn measure_again(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
     let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
     let saved = disk.index.with(move |index| match index.measure(container)? {

@@ -1,4 +1,4 @@
-//! What a compaction left half done, because of a crash or a failure.
+//! Settling what a compaction left half done, because of a crash or a failure.
 
 use super::rewrite::measure_again;
 use crate::container_reader::{ContainerReader, Reading};
@@ -18,13 +18,13 @@ use types::{ContainerId, OwnerId};
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
     for (container, _) in disk.index.with(Index::containers).await? {
         let _deleting = disk.deleting.lock().await;
-        // Its error is logged, and what rows point to is there meanwhile.
+        // A failure is logged by then, and what rows point to is there meanwhile.
         let _ = settle_or_note(disk, container).await;
     }
     Ok(())
 }
 
-/// Settles what nobody could settle before.
+/// Settles the containers that could not be settled before.
 pub(super) async fn settle_noted(disk: &Arc<DatanodeDisk>) {
     let noted = disk.unsettled.lock().expect("no holder panics").clone();
     for container in noted {
@@ -47,8 +47,8 @@ pub(super) async fn settle_or_note(disk: &Arc<DatanodeDisk>, container: Containe
     Err(failure)
 }
 
-/// Leaves only what counts: rows point to it, and no other segment is there. To be called with the disk's
-/// lock for deletions.
+/// Leaves of a container only the segments that count: rows point to them, and no other segment is there. To
+/// be called with the disk's lock for deletions.
 pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let owner = OwnerId::from(container);
     let strays =

@@ -1,4 +1,4 @@
-//! What compactions leave of a container.
+//! Tests of what compactions leave of a container.
 
 use super::recover;
 use super::rewrite::{Done, GivenUp, compact};
@@ -39,7 +39,7 @@ pub(super) fn options() -> DatanodeOptions {
 
 /// A disk with the container of [`Left::of_small_blocks`].
 pub(crate) async fn open(left: &Left) -> Arc<DatanodeDisk> {
-    // Who made it has yet to let go of it.
+    // Whoever made the directory has yet to let go of it.
     let patience = std::time::Duration::from_secs(60);
     let real = Arc::new(RealDisk::open_once_free(&left.root(), 1, patience).await.unwrap());
     Arc::new(DatanodeDisk::open(real, &options(), Inventory::default()).await.unwrap())
@@ -62,7 +62,7 @@ pub(super) async fn try_delete(
     delete_blocks(disk, &Pipelines::default(), FIRST, names, || Ok(())).await
 }
 
-/// What a container is to everybody else, whatever its places are.
+/// A container as everybody else sees it, whatever its places are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub blocks: BTreeMap<u64, Vec<u8>>,
@@ -104,7 +104,7 @@ pub(super) fn blocks_without(is_deleted: impl Fn(u64) -> bool) -> BTreeMap<u64, 
     locals.map(|local| (local, bytes_of(local))).collect()
 }
 
-/// The same whatever a rebuilt index is made from.
+/// Checks that a container is the same to the offline tools, and by a rebuilt index.
 async fn check_offline(left: &Left, seen: &Seen) {
     left.check(&[]).await;
     let report = OfflineDisk::open(&left.root()).unwrap().verify(Some(FIRST)).await.unwrap();
@@ -175,7 +175,7 @@ async fn replicas_that_were_compacted_at_other_times_are_the_same() {
     assert!(seen.iter().all(|other| *other == seen[0]));
 }
 
-/// Deleted while it is copied: its list says where it stood, and the copy counts for nothing.
+/// A block is deleted while it is copied: the list says where it stood, and the copy counts for nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     let left = Left::of_small_blocks().await;
@@ -202,7 +202,7 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     let after = look(&disk).await.unwrap();
     let is_deleted = |local: u64| (10..60).contains(&local) || local == LARGE_BLOCK;
     assert_eq!(after.blocks, blocks_without(is_deleted));
-    // As it would have been without any compaction.
+    // The container is as it would have been without any compaction.
     let other = first_deleted(is_deleted).await;
     assert_eq!(after, other);
     compacted(&disk).await.unwrap().unwrap();
@@ -270,7 +270,7 @@ async fn a_compaction_that_fails_after_its_end_is_finished() {
     assert_eq!((strays(&disk).await, look(&disk).await), (Vec::new(), Ok(before)));
 }
 
-/// Its row is there still, and so is the hash of the container with it.
+/// The block's row is there still, and so is the hash of the container with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_that_failed_half_way_is_finished_first() {
     let left = Left::of_small_blocks().await;
@@ -324,7 +324,7 @@ async fn a_container_with_another_hash_than_before_is_given_up() {
     assert_eq!(kept.disk_bytes, disk_use(&**disk.space.disk(), FIRST).await.unwrap().bytes);
 }
 
-/// One that nobody listed is no gap that a compaction may have left.
+/// A missing record that nobody listed is no gap that a compaction may have left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_is_missing_and_not_listed_is_damage() {
     planted::plant(Some(planted::Bug::CompactionLosesRecords));
@@ -332,8 +332,8 @@ async fn a_record_that_is_missing_and_not_listed_is_damage() {
     let disk = open(&left).await;
     delete(&disk, SMALL_BLOCKS.chain([LARGE_BLOCK])).await;
     let before = look(&disk).await.unwrap();
-    // The index is asked for each block's records, not for those that are no block's. The bug is of this thread
-    // alone, where the test runs.
+    // The index is asked for each block's records, not for those that are no block's. The bug is of this
+    // thread alone, where the test runs.
     compacted(&disk).await.unwrap().unwrap();
     planted::plant(None);
     let wrong = look(&disk).await.map(|after| after == before);

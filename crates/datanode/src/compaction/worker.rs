@@ -24,7 +24,7 @@ const UNQUIET_PERCENT: u64 = 75;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactOptions {
-    /// Of what a container takes, the part that must be dead.
+    /// The part of what a container takes on its disk that must be dead, in percent.
     pub above_percent: u64,
     pub bytes_per_second: u64,
     pub quiet: Duration,
@@ -35,17 +35,17 @@ pub(crate) struct Compactor {
     pipelines: Arc<Pipelines>,
     options: CompactOptions,
     throttle: Throttle,
-    /// SCM's word: nobody has stopped it.
+    /// Whether containers may be compacted, as SCM last said: nobody has stopped it.
     may_reclaim: Arc<AtomicBool>,
-    /// Those that failed, and when they are tried again.
+    /// The containers whose compaction failed, and when each is tried again.
     failed: BTreeMap<ContainerId, Instant>,
 }
 
-/// A container that is worth it.
+/// A container that is worth compacting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub container: ContainerId,
-    /// What goes, and what is written instead of all.
+    /// The bytes that go; `live_bytes` are written anew.
     pub dead_bytes: u64,
     pub live_bytes: u64,
 }
@@ -61,11 +61,12 @@ impl Compactor {
         Compactor { disk, pipelines, options, throttle, may_reclaim, failed: BTreeMap::new() }
     }
 
-    /// May be dropped anywhere: a compaction that a crash may cut short as well.
+    /// Compacts one container after the other, until the disk fails. May be dropped anywhere: a crash may cut
+    /// a compaction short as well.
     pub(crate) async fn run(mut self) {
         let mut settle_due = Instant::now();
         while self.disk.failure().is_none() {
-            // Whether or not SCM has stopped it: that gives back alone.
+            // Settling only gives back, so it is done also where SCM has stopped compactions.
             if settle_due <= Instant::now() {
                 settle_noted(&self.disk).await;
                 settle_due = Instant::now() + RETRY;
@@ -77,8 +78,8 @@ impl Compactor {
         }
     }
 
-    /// Of the containers that are worth it, and whose copies fit on the disk, the one that gives back most for
-    /// what is written.
+    /// The container that gives back most for what is written, of those that are worth compacting and whose
+    /// copies fit on the disk.
     pub(super) fn next(&mut self) -> Option<Candidate> {
         if !self.may_reclaim.load(Ordering::Relaxed) {
             return None;
@@ -135,7 +136,8 @@ impl Candidate {
     }
 }
 
-/// A container is worth it once enough of it is dead, unless nothing is left in it: SCM deletes that whole.
+/// Judges a container: it is worth compacting once enough of it is dead, unless nothing is left in it: SCM
+/// deletes that whole.
 pub(super) fn candidate(container: ContainerId, replica: &Replica, above_percent: u64) -> Option<Candidate> {
     let (dead_bytes, disk_bytes) = (replica.discards.dead_bytes, replica.disk_bytes);
     let may_be = replica.state == ContainerState::Closed && replica.released && replica.unhealthy.is_none();

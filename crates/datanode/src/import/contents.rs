@@ -13,7 +13,7 @@ use raft::Replay;
 use raftlog::WalkEnd;
 use std::sync::Arc;
 
-/// Commands applied as one batch.
+/// The most commands that are applied as one batch.
 const BATCH_MAX: usize = 1024;
 
 /// Checks every record, body and all, of a copy that is not published: that it is what its manifest says. An
@@ -57,7 +57,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     let (last, terms) = (last.unwrap_or_default(), terms.clone());
     ensure!(last == manifest.last, "it ends with {last:?}, not {:?}", manifest.last);
     if matches!(end, Some(WalkEnd::Unfinished { .. })) {
-        // It was closed where its log ended.
+        // No roll ended the container: it was closed where a log ended.
         ContainerEnd::closed(Some(last)).write(&**disk, container).await?;
     }
     let rest = replay.take().map(|(batch, _)| batch).unwrap_or_default();

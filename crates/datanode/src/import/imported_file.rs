@@ -16,7 +16,8 @@ use prost::Message;
 use proto::datanode::ContainerManifest;
 
 pub(crate) const FILE_NAME: &str = "imported";
-/// A container has some tens of segments, and at most 65536 entries that are listed.
+/// The most bytes of a manifest: a container has some tens of segments, and at most 65536 entries that are
+/// listed.
 const MANIFEST_BYTES_MAX: usize = 4 << 20;
 const FILE: RecordFile = RecordFile::of_message(b"FLim", 1, MANIFEST_BYTES_MAX);
 
@@ -26,7 +27,7 @@ pub(crate) async fn read(disk: &dyn Disk, dir: &str) -> anyhow::Result<Option<Co
     FILE.read(disk, &format!("{dir}/{FILE_NAME}"), decode).await.context("read a manifest")
 }
 
-/// Writes it, durably, into a directory that is there.
+/// Writes a manifest, durably, into a directory that is there.
 pub(crate) async fn write(disk: &dyn Disk, dir: &str, manifest: &ContainerManifest) -> anyhow::Result<()> {
     let (path, manifest) = (format!("{dir}/{FILE_NAME}"), manifest.encode_to_vec());
     ensure!(manifest.len() <= MANIFEST_BYTES_MAX, "a manifest of {} bytes is too large", manifest.len());

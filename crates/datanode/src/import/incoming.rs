@@ -27,7 +27,7 @@ impl Incoming {
     /// Bytes that a loss of power left wrong are found when the copy is verified.
     pub(crate) async fn open(disk: Arc<dyn Disk>, manifest: Manifest) -> anyhow::Result<Incoming> {
         let dir = incoming_dir(manifest.container);
-        // What cannot be read is no reason to fail: it is begun anew.
+        // A manifest that cannot be read is no reason to fail: the copy is begun anew.
         let left = imported_file::read(&*disk, &dir).await.ok().flatten();
         if left.as_ref() != Some(manifest.message()) {
             remove(&*disk, manifest.container).await?;
@@ -93,7 +93,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The file is as long as it is to be, and durable; the next one follows.
+    /// Makes the file that is being written as long as it is to be, and durable, and goes on to the next.
     async fn finish_file(&mut self) -> anyhow::Result<()> {
         let file = &self.manifest.files[self.file];
         let path = format!("{}/{}", self.dir, file.name);
@@ -110,7 +110,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// All bytes were sent: makes what there is durable, also what an earlier attempt wrote.
+    /// Makes all files durable once all bytes were sent, also what an earlier attempt wrote.
     pub(crate) async fn finish(&mut self) -> anyhow::Result<()> {
         (self.file, self.open) = (0, None);
         while self.file < self.manifest.files.len() {
@@ -148,7 +148,7 @@ pub(crate) async fn unpublish(disk: &dyn Disk, container: ContainerId) -> anyhow
     remove(disk, container).await
 }
 
-/// Copies that are not finished.
+/// Lists the copies that are not finished.
 pub(crate) async fn list(disk: &dyn Disk) -> anyhow::Result<Vec<ContainerId>> {
     let owners = raftlog::owners(disk, INCOMING_DIR).await.context("list copies that are under way")?;
     Ok(owners.into_iter().map(|owner| ContainerId(owner.0)).collect())

@@ -6,11 +6,12 @@ use raftlog::Compacted;
 use std::collections::BTreeSet;
 use types::{ContainerId, LogId, LogIndex, OwnerId, PipelineId, Term};
 
-/// A container of 2 GiB has 16 segments of 128 MiB; those of tests are smaller.
+/// The most files of a container: one of 2 GiB has 16 segments of 128 MiB; those of tests are smaller.
 const FILES_MAX: usize = 4096;
-/// Entries of repeated first chunks: those that writers had under way when a leader was lost.
+/// The most entries of repeated first chunks, which are those that writers had under way when a leader was
+/// lost.
 pub(crate) const REPEATS_MAX: usize = 65_536;
-/// The list of discarded bodies has this name beside the segments.
+/// The name of the list of discarded bodies, beside the segments.
 const DISCARDED: &str = "discarded";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +25,13 @@ pub(crate) struct Manifest {
     pub container: ContainerId,
     pub pipeline: PipelineId,
     pub last: LogId,
-    /// Empty: another version computed another one (the file `imported` of a copy that was made by one).
+    /// The container's hash in hexadecimal digits. Empty: another version computed another one (the file
+    /// `imported` of a copy that was made by one).
     pub hash: String,
     pub files: Vec<SegmentFile>,
     /// First chunks that began no block, as their block had begun in the container before.
     pub repeats: BTreeSet<LogIndex>,
-    /// The records that were left out of it, if it was compacted.
+    /// The source's word on the records that were left out, if the container was compacted.
     pub compacted: Option<Compacted>,
     message: ContainerManifest,
 }

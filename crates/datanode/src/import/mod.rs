@@ -61,7 +61,7 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Resu
             continue;
         }
         let dir = container_dir(container);
-        // Without the file it is an open container that has yet to be applied.
+        // A container without the file is an open one that has yet to be applied.
         let done = match imported_file::read(&**disk, &dir).await {
             Ok(None) => continue,
             Ok(Some(message)) => recover_one(disk, index, message).await,
@@ -69,7 +69,7 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Resu
         };
         match done {
             Ok(()) => info!(%container, "indexed a container whose copy a crash interrupted"),
-            // Nobody sees it; SCM has another copy made.
+            // Nobody sees a container without its row; SCM has another copy made.
             Err(failure) => {
                 warn!(%container, error = format!("{failure:#}"), "cannot index a copied container; it is given up");
                 incoming::unpublish(&**disk, container).await?;

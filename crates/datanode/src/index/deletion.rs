@@ -14,7 +14,8 @@ impl Index {
         let mut batch = WriteBatch::default();
         let pipeline = self.pipeline_of(container)?;
         self.forget_container(&mut batch, container);
-        // A chunk that is repeated late would begin a block on this replica alone.
+        // Nonces that the pipeline still looks up stay: without them a chunk that is repeated late would
+        // begin a block on this replica alone.
         if pipeline.is_none_or(|pipeline| !self.remembers_writers(pipeline, container).unwrap_or(true)) {
             let nonces = keys::nonces(container);
             batch.delete_range(nonces.start, nonces.end);
@@ -24,8 +25,8 @@ impl Index {
         self.flush()
     }
 
-    /// The files are gone. Durable on return: a mark that came back would delete a replica that is copied
-    /// here later.
+    /// Removes the mark of a deletion, once the files are gone. Durable on return: a mark that came back
+    /// would delete a replica that is copied here later.
     pub(crate) fn finish_deletion(&self, container: ContainerId) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         batch.delete(keys::deletion(container));
@@ -33,7 +34,7 @@ impl Index {
         self.flush()
     }
 
-    /// Containers whose deletion was begun and not finished.
+    /// Lists the containers whose deletion was begun and not finished.
     pub(crate) fn deletions(&self) -> anyhow::Result<Vec<ContainerId>> {
         let start = keys::deletion(ContainerId(0));
         let mut deletions = Vec::new();
@@ -71,7 +72,7 @@ impl Index {
         self.db.write(batch)
     }
 
-    /// A pipeline has no open container from here on: this one, which it rolled to, is no longer here, and
+    /// Leaves a pipeline without an open container: this one, which it rolled to, is no longer here, and
     /// writers of the one before are forgotten with it. Not durable on return.
     pub(crate) fn forget_open(&self, pipeline: PipelineId, container: ContainerId) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
@@ -84,7 +85,7 @@ impl Index {
         self.db.write(batch)
     }
 
-    /// All rows of a container but for its nonces.
+    /// Drops all rows of a container but for its nonces.
     pub(super) fn forget_container(&self, batch: &mut WriteBatch, container: ContainerId) {
         let (blocks, chunks) = (keys::blocks(container), keys::chunks_of_container(container));
         batch.delete_range(blocks.start, blocks.end);

@@ -10,7 +10,7 @@ use rocksdb::WriteBatch;
 use types::{BlockId, ContainerId, PipelineId};
 
 impl Index {
-    /// The places of all chunks of a block, each with the chunk's number; empty when it is not here.
+    /// The places of all chunks of a block, in their order; empty when the block is not here.
     pub(crate) fn places(&self, block: BlockId) -> anyhow::Result<Vec<raftlog::Place>> {
         let Some(record) = self.block_record(block)? else { return Ok(Vec::new()) };
         let mut places = vec![record.first.in_container(block.container)];
@@ -39,7 +39,7 @@ impl Index {
         }
         if forgotten > 0 {
             batch.put(keys::container(container), record.encode());
-            // It takes less from now on, and its hash is of what is left.
+            // The container takes less from now on, and its hash is of what is left.
             batch.delete(keys::measure(container));
             self.db.write(batch)?;
         }

@@ -105,22 +105,23 @@ pub(crate) fn measure(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
     table_id(MEASURE, container.0)
 }
 
-/// All rows that follow from the logs alone: open containers, containers, blocks, chunks, nonces.
+/// The range of all rows that follow from the logs alone: open containers, containers, blocks, chunks,
+/// nonces.
 pub(crate) fn derived() -> std::ops::Range<[u8; 1]> {
     [PIPELINE_OPEN_CONTAINER]..[NONCE + 1]
 }
 
-/// All blocks of a container, half-open.
+/// The range of all blocks of a container, half-open.
 pub(crate) fn blocks(container: ContainerId) -> std::ops::Range<[u8; TABLE_ID_BYTES]> {
     table_id(BLOCK, container.0)..table_id(BLOCK, container.0.saturating_add(1))
 }
 
-/// The chunks of a block after its first, half-open.
+/// The range of a block's chunks after its first, half-open.
 pub(crate) fn chunks(of: BlockId) -> std::ops::Range<[u8; CHUNK_BYTES]> {
     chunk(of, 0)..chunk(BlockId { local: of.local.saturating_add(1), ..of }, 0)
 }
 
-/// All further chunks of a container's blocks, half-open.
+/// The range of all chunks of a container's blocks but their first ones, half-open.
 pub(crate) fn chunks_of_container(container: ContainerId) -> std::ops::Range<[u8; TABLE_ID_BYTES]> {
     table_id(CHUNK, container.0)..table_id(CHUNK, container.0.saturating_add(1))
 }
@@ -139,7 +140,7 @@ pub(crate) fn container_of(key: &[u8]) -> Option<ContainerId> {
     (CONTAINER..=NONCE).contains(key.first()?).then_some(ContainerId(u64::from_be_bytes(id)))
 }
 
-/// A key in words.
+/// Puts a key in words.
 pub(crate) fn describe(key: &[u8]) -> String {
     let id = || parse_id(key);
     match key.first() {
@@ -166,8 +167,8 @@ pub(crate) fn block(block: BlockId) -> [u8; BLOCK_BYTES] {
     key
 }
 
-/// The chunk that begins at `offset` of the block. Keyed by offset, not by number: a read seeks to the chunk
-/// its range begins in.
+/// The key of the chunk that begins at `offset` of the block. Chunks are keyed by offset, not by number: a
+/// read seeks to the chunk its range begins in.
 pub(crate) fn chunk(block: BlockId, offset: u64) -> [u8; CHUNK_BYTES] {
     let mut key = [CHUNK; CHUNK_BYTES];
     key[1..TABLE_ID_BYTES].copy_from_slice(&block.container.0.to_be_bytes());
@@ -193,7 +194,7 @@ pub(crate) fn nonce(container: ContainerId, nonce: Nonce) -> [u8; NONCE_BYTES] {
     key
 }
 
-/// All nonces of blocks that began in the container, half-open.
+/// The range of all nonces of blocks that began in the container, half-open.
 pub(crate) fn nonces(container: ContainerId) -> std::ops::Range<[u8; TABLE_ID_BYTES]> {
     table_id(NONCE, container.0)..table_id(NONCE, container.0 + 1)
 }

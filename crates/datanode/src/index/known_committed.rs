@@ -28,13 +28,15 @@ impl Index {
         Ok(noted)
     }
 
-    /// `None` as long as all that is applied is committed.
+    /// The entry up to which a log is known to be committed, as it was written down; `None` as long as all
+    /// that is applied is committed.
     pub(crate) fn known_committed(&self, pipeline: PipelineId) -> anyhow::Result<Option<LogIndex>> {
         Ok(self.get(&keys::known_committed(pipeline), records::decode_local)?.map(LogIndex))
     }
 
     /// The part of what is known committed in a pipeline's log that stands in the pipeline's last container:
-    /// nothing, where all of it stands in the one before. SCM keeps what is known committed and nobody else has.
+    /// nothing, where all of it stands in the one before. SCM keeps what is known committed and nobody else
+    /// has.
     pub(crate) fn committed_in(
         &self,
         container: ContainerId,

@@ -15,17 +15,18 @@ use statedb::{Db, DbState};
 use tokio::sync::watch;
 use types::{ContainerId, LogId, LogIndex, PipelineId};
 
-/// A block ends here at the latest. Part of what applying means: changing it changes what replicas answer.
+/// The most bytes of a block. The limit is a part of what applying means: changing it changes what replicas
+/// answer.
 pub(crate) const BLOCK_BYTES_MAX: u64 = 256 << 20;
 
 /// The open container as others on this node see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenContainer {
     pub container: ContainerId,
-    /// About what it takes on disk.
+    /// About the bytes that the container takes on disk.
     pub used_bytes: u64,
-    /// The pipeline's last roll is applied: nothing is written any more, and this container never held
-    /// anything.
+    /// Whether the pipeline's last roll is applied: then nothing is written any more, and this container
+    /// never held anything.
     pub is_ended: bool,
 }
 
@@ -41,13 +42,15 @@ pub(crate) struct PipelineMachine {
     pipeline: PipelineId,
     open: (ContainerId, ContainerRecord),
     published: watch::Sender<OpenContainer>,
-    /// Up to here the log may be forgotten.
+    /// The entry up to which the log may be forgotten.
     forget_to: watch::Sender<Option<LogId>>,
-    /// Watchers are woken when the open container changes or passes this, not at each command.
+    /// The size at which watchers of the open container are woken, as they are when it changes: not at each
+    /// command.
     wake_bytes: u64,
-    /// Rolls past it may never have been committed: what they end is quasi-closed.
+    /// The entry up to which the log is known to be committed. Rolls past it may never have been committed:
+    /// what they end is quasi-closed.
     committed_to: Option<LogIndex>,
-    /// The last batch failed for lack of room; there may be some by now.
+    /// Whether the last batch failed for lack of room; there may be some by now.
     lacked_room: bool,
 }
 
@@ -73,7 +76,7 @@ impl PipelineMachine {
         };
         let (published, watch) = watch::channel(OpenContainer::of(container, &record));
         let open = (container, record);
-        // What a group applies is committed.
+        // Whatever a group applies is committed.
         let committed_to = Some(LogIndex(u64::MAX));
         let forget_to = watch::Sender::default();
         let machine = PipelineMachine {
@@ -94,7 +97,8 @@ impl PipelineMachine {
         self.forget_to.subscribe()
     }
 
-    /// The machine of a log that ended without its group: it knows `to` to be committed, and no more.
+    /// The machine of a log that ended without its group: the log is known to be committed up to `to`, and no
+    /// further.
     pub(crate) fn knowing_committed(self, to: Option<LogIndex>) -> PipelineMachine {
         PipelineMachine { committed_to: to, ..self }
     }
@@ -121,7 +125,7 @@ impl PipelineMachine {
     }
 }
 
-/// The answer to a chunk that was applied here before, at what is applied now; `None` where it has to be
+/// The answer to a chunk that was applied here before, as of what is applied now; `None` where it has to be
 /// proposed. Blocks.
 pub(crate) fn answer_again(
     index: &Index,

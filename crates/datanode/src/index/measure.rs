@@ -24,7 +24,7 @@ const REPEAT_BYTES: usize = 8;
 pub(crate) struct Terms {
     /// The first entry that stands in the container.
     pub first: LogIndex,
-    /// Each term; none as long as nobody has read the container.
+    /// The end of each term; none as long as nobody has read the container.
     pub ends: Vec<TermEnd>,
 }
 
@@ -59,12 +59,12 @@ impl Committed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub at: LogIndex,
-    /// The checksum of all before its body.
+    /// The checksum of all that stands before the record's body.
     pub crc: u32,
 }
 
 impl Terms {
-    /// `mark`: of a record that may be the first one of its term with a body.
+    /// Takes in the next record; `mark` makes the mark of one that may be the first of its term with a body.
     pub(crate) fn push(&mut self, id: LogId, mark: impl FnOnce() -> Option<Mark>) {
         match self.ends.last_mut() {
             Some(end) if end.last.term == id.term => {
@@ -87,7 +87,7 @@ impl Terms {
     }
 }
 
-/// What is found out from all records of a container together.
+/// The facts that are found out from all records of a container together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub terms: Terms,
@@ -109,7 +109,7 @@ impl Facts {
         self.repeats.iter().for_each(|index| at.put_u64_le(index.0));
     }
 
-    /// From all of `value`.
+    /// Decodes facts from all of `value`.
     pub(crate) fn get(mut value: &[u8]) -> anyhow::Result<Facts> {
         let bytes = value.len();
         ensure!(bytes >= FACTS_BYTES, "{bytes} bytes say nothing of a container's terms");
@@ -133,11 +133,11 @@ impl Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Measure {
     pub disk_bytes: u64,
-    /// Whether it came from another node, and not from a log of this disk.
+    /// Whether the replica came from another node, and not from a log of this disk.
     pub copied: bool,
-    /// docs/format/container-hash.md
+    /// The hash of docs/format/container-hash.md; `None` until it is computed.
     pub hash: Option<[u8; HASH_BYTES]>,
-    /// Found with the hash.
+    /// The facts that are found with the hash.
     pub facts: Facts,
 }
 
@@ -154,7 +154,7 @@ impl Measure {
         at
     }
 
-    /// `None` of an older version: it is found out again.
+    /// Decodes a measure; `None` for one of an older version, which is found out again.
     fn decode(mut value: &[u8]) -> anyhow::Result<Option<Measure>> {
         let bytes = value.len();
         ensure!(bytes > 0, "a measure of no bytes is none");

@@ -1,5 +1,6 @@
 //! The index of a disk's blocks: where each piece of each block stands in the log. A cache of the log, never
-//! the truth itself. Written only by [`machine::PipelineMachine`]; read by everybody.
+//! the truth itself. The rows of blocks come from applying a log ([`machine`]); deletions drop them,
+//! compactions move them; everybody reads them.
 
 mod deletion;
 mod forget;
@@ -34,7 +35,7 @@ use types::{BlockId, ContainerId, LogIndex, Nonce, PipelineId};
 #[derive(Clone)]
 pub(crate) struct Index {
     db: Arc<Db>,
-    /// Its lookups never block: they fail where the disk would have to be asked.
+    /// Whether lookups never block, and fail where the disk would have to be asked.
     in_memory: bool,
 }
 
@@ -56,13 +57,13 @@ impl Index {
         Index { db, in_memory: false }
     }
 
-    /// The same, for lookups in place: of what RocksDB has in memory, which is what is new and what was read
-    /// lately.
+    /// The index for lookups in place, which find only what RocksDB has in memory: what is new, and what was
+    /// read lately.
     pub(crate) fn in_memory(&self) -> Index {
         Index { in_memory: true, ..self.clone() }
     }
 
-    /// Reads or writes it beside the task that awaits it.
+    /// Reads or writes the index beside the task that awaits that.
     pub(crate) async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Index) -> anyhow::Result<T> + Send + 'static,
@@ -113,8 +114,8 @@ impl Index {
     pub(crate) fn has_applied(&self, record: &ContainerRecord, index: LogIndex) -> anyhow::Result<bool> {
         Ok(match record.state {
             ContainerState::Closed => true,
-            // What it has beyond may never have been: others may have acknowledged something else in its
-            // place.
+            // Entries that a replica has beyond that may never have been committed: others may have
+            // acknowledged something else in their place.
             ContainerState::QuasiClosed | ContainerState::WithoutLog if planted::has(Bug::TailsAreRead) => {
                 record.last.is_some_and(|last| last.index >= index)
             }
@@ -145,7 +146,7 @@ impl Index {
     }
 
     /// A block, and the chunks that hold the beginning of `range`, at most `count_max`; none if it does not
-    /// have that range. Of most blocks that is one row.
+    /// have that range. For most blocks that reads one row.
     pub(crate) fn find(
         &self,
         block: BlockId,
@@ -251,7 +252,7 @@ impl Index {
         Ok(local.map(|local| BlockId { container, local }))
     }
 
-    /// The one a pipeline writes to, or ended with; `None` while that is its first.
+    /// The container that a pipeline writes to, or ended with; `None` while that is its first.
     pub(crate) fn open_container(&self, pipeline: PipelineId) -> anyhow::Result<Option<ContainerId>> {
         Ok(self.get(&keys::open_container(pipeline), records::decode_local)?.map(ContainerId))
     }
@@ -301,7 +302,7 @@ mod tests {
         assert!(in_memory.container(none).unwrap().is_none());
     }
 
-    /// The same of rows that are gone through: one that ended where the cache does would have less of a block.
+    /// Rows that are gone through must not end where the cache does: a block would have fewer chunks.
     #[test]
     fn chunks_are_found_in_memory_or_the_disk_has_to_be_asked() {
         const CHUNKS: u64 = 20_000;

@@ -7,26 +7,27 @@ use raftlog::Place;
 use rocksdb::WriteBatch;
 use types::{BlockId, ContainerId};
 
-/// Rows written at once. A batch need not have all of them: the old places are there until the last one is
-/// durable.
+/// The most rows that are written at once. A batch need not have all rows: the old places are there until the
+/// last one is durable.
 const ROWS_MAX: usize = 65_536;
 
-/// Where records stood and where they stand, 16 bytes for each: 8 MiB for the half
+/// The places where records stood and where they stand now, 16 bytes for each record: 8 MiB for the half
 /// million of a container with blocks of 4 KiB.
 #[derive(Default)]
 pub(crate) struct Moves {
-    /// In the order of either.
+    /// The moves, in the order of the old places, which is that of the new ones.
     moves: Vec<(At, At)>,
 }
 
 /// A segment, and an offset in units of [`UNIT`].
 type At = (u32, u32);
 
-/// Records stand at multiples of it, and segments end below four billion of them.
+/// The unit of offsets in bytes: records stand at multiples of it, and segments end below four billion of
+/// them.
 const UNIT: u64 = 8;
 
 impl Moves {
-    /// Records come in their order, which a compaction keeps.
+    /// Adds the next record. Records come in their order, which a compaction keeps.
     pub(crate) fn push(&mut self, from: Place, to: Place) -> anyhow::Result<()> {
         let of = |place: Place| at(ChunkPlace::of(place)).with_context(|| format!("{place:?} is no place"));
         let (from, to) = (of(from)?, of(to)?);

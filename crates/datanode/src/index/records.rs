@@ -63,7 +63,7 @@ pub(crate) struct BlockRecord {
     pub chunks: u32,
     pub length: u64,
     pub first: ChunkPlace,
-    /// The nonce tells it from every other block, whatever id that has.
+    /// The nonce, which tells the block from every other one, whatever id that has.
     pub nonce: Nonce,
 }
 
@@ -117,7 +117,7 @@ impl ChunkRecord {
     }
 }
 
-/// Persisted: never renumber.
+/// The state of a replica of a container. Persisted: never renumber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ContainerState {
@@ -142,7 +142,7 @@ impl ContainerState {
         }
     }
 
-    /// No log writes to it any more.
+    /// Whether no log writes to the container any more.
     pub(crate) fn is_over(self) -> bool {
         match self {
             ContainerState::Open => false,
@@ -170,7 +170,8 @@ pub(crate) struct ContainerRecord {
     pub payload_bytes: u64,
     pub blocks: u64,
     pub chunks: u64,
-    /// The last record of the log that stands in it, once no more can come; also `None` if there is none.
+    /// The last record of the log that stands in the container, once no more can come; also `None` if there
+    /// is none.
     pub last: Option<LogId>,
     /// The entry up to which this replica knew its log to be committed when that ended; of a container that
     /// is over and not closed.
@@ -202,7 +203,7 @@ impl ContainerRecord {
         ContainerRecord { state: ContainerState::Closed, ..ContainerRecord::opened(pipeline, previous) }
     }
 
-    /// About what the container takes on disk.
+    /// About the bytes that the container takes on disk.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.payload_bytes + self.chunks * RECORD_OVERHEAD_BYTES
     }
@@ -247,7 +248,7 @@ impl ContainerRecord {
 
 const LOCAL_BYTES: usize = 1 + 8;
 
-/// A nonce's value: the local id of the block that bears it.
+/// Encodes a value that is one number, as a nonce's is: the local id of the block that bears it.
 pub(crate) fn encode_local(local: u64) -> [u8; LOCAL_BYTES] {
     let mut value = [VERSION; LOCAL_BYTES];
     value[1..].copy_from_slice(&local.to_le_bytes());
@@ -258,7 +259,7 @@ pub(crate) fn decode_local(value: &[u8]) -> anyhow::Result<u64> {
     Ok(versioned(value, LOCAL_BYTES).context("decode nonce record")?.get_u64_le())
 }
 
-/// Checks version and length; what follows the version is returned.
+/// Checks version and length of a value; returns what follows the version.
 fn versioned(value: &[u8], bytes: usize) -> anyhow::Result<&[u8]> {
     versioned_as(VERSION, value, bytes)
 }
@@ -269,7 +270,7 @@ fn versioned_as(version: u8, value: &[u8], bytes: usize) -> anyhow::Result<&[u8]
     Ok(&value[1..])
 }
 
-/// A row's value in words.
+/// Puts a row's value in words.
 pub(crate) fn describe(key: &[u8], value: &[u8]) -> String {
     let place = |place: ChunkPlace| {
         let ChunkPlace { segment, offset, body_bytes } = place;
@@ -310,7 +311,7 @@ mod tests {
 
     const FIRST: ChunkPlace = ChunkPlace { segment: 3, offset: 0x0102_0304_0506, body_bytes: 0xa0b0 };
 
-    /// The bytes of docs/format/block-index.md.
+    /// The bytes are those of docs/format/block-index.md.
     #[test]
     fn records_are_laid_out_as_documented() {
         let nonce = Nonce(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);

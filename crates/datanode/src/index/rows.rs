@@ -7,7 +7,7 @@ use rocksdb::{DBIteratorWithThreadMode, Direction, IteratorMode, ReadOptions};
 use std::ops::Range;
 use types::{BlockId, ContainerId};
 
-/// Key and value.
+/// A row's key and value.
 type Row = (Box<[u8]>, Box<[u8]>);
 
 type Rows<'a> = DBIteratorWithThreadMode<'a, rocksdb::DB>;
@@ -40,7 +40,7 @@ impl Index {
         })
     }
 
-    /// All further chunks of a container's blocks, with their keys.
+    /// All chunks of a container's blocks but their first ones, with their keys.
     pub(crate) fn container_chunk_rows(
         &self,
         container: ContainerId,

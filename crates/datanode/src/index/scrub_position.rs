@@ -11,7 +11,7 @@ const BYTES: usize = 1 + 8 + 4 + 8 + 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScrubPosition {
-    /// The container at which it goes on; 0 between two passes.
+    /// The container at which the scrubber goes on; 0 between two passes.
     pub container: ContainerId,
     pub segment: u32,
     /// The times at which this pass began and the last one ended; milliseconds since the Unix epoch, 0 for

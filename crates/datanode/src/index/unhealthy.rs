@@ -11,7 +11,7 @@ const VERSION: u8 = 1;
 /// The longest reason, which names a file and a place in it.
 const WHY_BYTES_MAX: usize = 1024;
 
-/// Cuts the reason where it is long.
+/// Puts the mark of an unhealthy replica into a batch, with the reason, which is cut where it is long.
 pub(super) fn put_unhealthy(batch: &mut WriteBatch, container: ContainerId, why: &str) {
     let end = (0..=why.len().min(WHY_BYTES_MAX)).rev().find(|&end| why.is_char_boundary(end)).unwrap_or(0);
     batch.put(keys::unhealthy(container), [&[VERSION], &why.as_bytes()[..end]].concat());
@@ -35,7 +35,7 @@ impl Index {
         self.get(&keys::unhealthy(container), decode)
     }
 
-    /// All of them.
+    /// The containers whose replica on this disk is unhealthy, each with the reason.
     pub(crate) fn all_unhealthy(&self) -> anyhow::Result<BTreeMap<ContainerId, String>> {
         let mut all = BTreeMap::new();
         let start = keys::unhealthy(ContainerId(0));

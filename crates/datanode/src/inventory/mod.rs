@@ -31,21 +31,21 @@ pub(crate) struct Replica {
     pub pipeline: PipelineId,
     pub disk: DiskId,
     pub state: ContainerState,
-    /// Its last record; `None` for an open one.
+    /// The container's last record here; `None` for an open one.
     pub last: Option<LogId>,
     /// The last record that is known to be committed; `None` where there is none, and of an open one.
     pub committed: Option<Committed>,
-    /// Whether it came from another node.
+    /// Whether the replica came from another node.
     pub copied: bool,
     pub terms: Terms,
     pub blocks: u64,
     pub payload_bytes: u64,
     pub disk_bytes: u64,
     pub discards: DiscardsSum,
-    /// docs/format/container-hash.md; `None` until it was computed.
+    /// The hash of docs/format/container-hash.md; `None` until it was computed.
     pub hash: Option<[u8; 32]>,
     pub unhealthy: Option<String>,
-    /// No log reads its records any more.
+    /// Whether no log reads the replica's records any more.
     pub released: bool,
 }
 
@@ -58,9 +58,9 @@ pub(crate) struct Inventory {
 #[derive(Default)]
 struct Inner {
     state: Mutex<State>,
-    /// There is something to look at.
+    /// Rings when there is something to look at.
     look: Notify,
-    /// Something SCM should hear of at once.
+    /// Rings when there is something that SCM should hear of at once.
     wake: Arc<Notify>,
     /// Counts changes of replicas, for those who wait for one.
     version: watch::Sender<u64>,
@@ -81,12 +81,12 @@ struct State {
 }
 
 impl Inventory {
-    /// Rings when SCM should hear of something at once.
+    /// Returns what rings when SCM should hear of something at once.
     pub(crate) fn wake(&self) -> Arc<Notify> {
         self.inner.wake.clone()
     }
 
-    /// Changes when a replica does.
+    /// Returns a number that changes when a replica does.
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.inner.version.subscribe()
     }
@@ -117,8 +117,9 @@ impl Inventory {
         self.inner.look.notify_one();
     }
 
-    /// Returns when all has been looked at that was to be looked at again before the call. At once where
-    /// nobody looks: before the first report, which comes after a look at everything, and after the last.
+    /// Waits until all has been looked at that was to be looked at again before the call. Returns at once
+    /// where nobody looks: before the first report, which comes after a look at everything, and after the
+    /// last.
     pub(crate) async fn looked(&self) {
         let Some(begun) = self.lock().round else { return };
         // The round under way may have been begun before.
@@ -154,12 +155,12 @@ impl Inventory {
         self.lock().round > Some(*self.inner.looked.borrow())
     }
 
-    /// Something is known against a replica: SCM hears of it at once.
+    /// Notes what is known against a replica: SCM hears of it at once.
     pub(crate) fn set_unhealthy(&self, container: ContainerId, disk: DiskId, why: &str) {
         self.update(container, disk, |replica| replica.unhealthy = Some(why.to_owned()));
     }
 
-    /// The hash of a closed replica was computed.
+    /// Notes the hash of a closed replica, and the terms that were found with it.
     pub(crate) fn set_hash(&self, container: ContainerId, disk: DiskId, hash: [u8; 32], terms: Terms) {
         self.update(container, disk, |replica| {
             replica.committed =
@@ -189,9 +190,9 @@ impl Inventory {
         self.lock().removals
     }
 
-    /// Puts what was read since [`Inventory::removals`] said `as_of`. Where any was forgotten meanwhile it
-    /// may be this one, which is read again: SCM would count a replica that is not there, and nobody would
-    /// ever take it back.
+    /// Puts a replica that was read since [`Inventory::removals`] said `as_of`. Where any was forgotten
+    /// meanwhile it may be this one, which is read again: SCM would count a replica that is not there, and
+    /// nobody would ever take it back.
     pub(crate) fn put_read(&self, container: ContainerId, replica: Replica, as_of: u64) {
         let mut state = self.lock();
         if as_of != state.removals {
@@ -290,14 +291,14 @@ fn term_end(end: &TermEnd) -> proto::scm::TermEnd {
     proto::scm::TermEnd { term: end.last.term.0, last_index: end.last.index.0, mark: mark(end) }
 }
 
-/// Never 0 of a term that has a record with a body.
+/// The mark of a term as SCM gets it: never 0 where the term has a record with a body.
 fn mark(end: &TermEnd) -> u32 {
     end.mark.map_or(0, |mark| mark.crc.max(1))
 }
 
 #[cfg(test)]
 impl Replica {
-    /// A closed one that no log reads.
+    /// A closed replica that no log reads.
     pub(crate) fn of_test(disk: DiskId) -> Replica {
         Replica {
             pipeline: PipelineId(3),

@@ -34,7 +34,7 @@ pub(super) struct Telling {
 struct Full {
     /// The count of changes when it was asked for, which tells it from the one before.
     asked: Change,
-    /// SCM has everything up to here.
+    /// The container up to which SCM has everything.
     after: Option<ContainerId>,
 }
 
@@ -75,19 +75,19 @@ impl Telling {
 pub(crate) struct Report {
     containers: Vec<ContainerId>,
     gone: Vec<ContainerId>,
-    /// Changes up to this one are in it.
+    /// The last change that there was when the report was made.
     up_to: Change,
     pub begins: bool,
     ends: bool,
     /// The count of changes when a full report, if this is one, was asked for.
     full: Option<Change>,
-    /// More follows at once.
+    /// Whether more follows at once.
     pub has_more: bool,
 }
 
 impl Inventory {
-    /// SCM asks for everything, or forgot who we are: a full report begins, anew if one is under way.
-    /// What open containers take is read again for it, and told as it is found.
+    /// Begins a full report, anew if one is under way: SCM asks for everything, or forgot who we are. The
+    /// size of open containers is read again for it, and told as it is found.
     pub(crate) fn report_all(&self) {
         let mut state = self.lock();
         state.telling.tell_all();
@@ -113,7 +113,7 @@ impl Inventory {
         report
     }
 
-    /// SCM took the heartbeat with this report.
+    /// Counts a report as told: SCM took the heartbeat with it.
     pub(crate) fn taken(&self, report: &Report) {
         let mut state = self.lock();
         let telling = &mut state.telling;
@@ -123,7 +123,7 @@ impl Inventory {
         for container in &report.gone {
             take_up_to(&mut telling.gone, container, report.up_to);
         }
-        // Not when another full report was asked for meanwhile.
+        // A full report goes on only when no other was asked for meanwhile.
         if let Some(full) = telling.full.filter(|full| report.full == Some(full.asked)) {
             let after = report.containers.last().copied();
             telling.full = if report.ends { None } else { Some(Full { after, ..full }) };
@@ -142,7 +142,7 @@ impl State {
         let room = REPORT_REPLICAS_MAX - containers.len();
         Report {
             containers,
-            // Those of the parts that SCM has already.
+            // Replicas that went since the full report began: SCM may have them by an earlier part.
             gone: self.telling.gone.keys().take(room).copied().collect(),
             up_to: self.telling.changes,
             begins: after.is_none(),
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// Takes as many as have room in one heartbeat.
+    /// Takes as many containers as have room in one heartbeat.
     fn page_of(&self, rest: &mut Peekable<impl Iterator<Item = ContainerId>>) -> Vec<ContainerId> {
         let mut parts = 0;
         let mut has_room = |container: &ContainerId| {

@@ -70,7 +70,7 @@ impl Surveyor {
                 () = self.inventory.inner.look.notified() => {}
                 () = sleep_until(look_due) => {
                     look_due = Instant::now() + LOOK_INTERVAL;
-                    // Open ones, and those that a log has yet to forget.
+                    // Open containers, and those that a log has yet to forget.
                     let changing = self.inventory.select(|(id, it)| (!it.released).then_some((it.disk, *id)));
                     self.inventory.lock().stale.extend(changing);
                 }
@@ -130,13 +130,13 @@ impl Surveyor {
             return Ok(self.open_before(disk, &record));
         }
         if is_end && ContainerEnd::read(&**disk.space.disk(), container).await?.is_none() {
-            // Its pipeline ended with it: nothing was ever in it, and to SCM it never was.
+            // The pipeline ended with this container: nothing was ever in it, and to SCM it never was.
             self.inventory.remove(container, disk.id);
             return Ok(self.open_before(disk, &record));
         }
-        // Of a container that was just closed the last segment is cut to its length a moment later.
+        // The last segment of a container that was just closed is cut to its length a moment later.
         let used = match disk_use(&**disk.space.disk(), container).await {
-            // Its row says what it is nevertheless, so that it is replaced and can be deleted.
+            // The replica's row says what it is nevertheless, so that it is replaced and can be deleted.
             Err(failure) if condemns(&failure) => {
                 let why = format!("{failure:#}");
                 disk.mark_unhealthy(container, why.clone()).await;
@@ -163,7 +163,8 @@ impl Surveyor {
                 }
                 None => None,
             },
-            // Rare, and not to be told from what others have without its term.
+            // The term is read from the segments, which is rare: without it the record is not to be told from
+            // another that others have.
             ContainerState::QuasiClosed | ContainerState::WithoutLog => {
                 last_committed(disk, container, &record, &measure).await?
             }
@@ -250,7 +251,7 @@ impl Surveyor {
 
 /// Finds what a closed container takes, and keeps that in the index: it changes only with deletions.
 async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Measure> {
-    // What is deleted meanwhile would not be in it.
+    // Under the lock: blocks that are deleted meanwhile would not be in the measure.
     let _deleting = disk.deleting.lock().await;
     let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
     let copied = is_copy(disk.space.disk(), container).await;

@@ -59,7 +59,7 @@ fn everything_is_told_first_and_then_what_changed() {
     assert_eq!(request.containers_gone, [1]);
     assert!(!request.report_begins && !request.report_ends);
 
-    // It failed: the next one says it again. What is told is not said twice.
+    // The heartbeat failed: the next one says it again. What is told is not said twice.
     beat(&inventory, &mut scm);
     check(&inventory, &scm);
     inventory.put(ContainerId(2), replica(5));
@@ -91,7 +91,7 @@ fn a_full_report_comes_in_pages_and_changes_during_it_are_not_lost() {
     (1..=count).for_each(|number| inventory.put(ContainerId(number), replica(1)));
     assert!(beat(&inventory, &mut scm));
     assert!(!scm.is_complete);
-    // Of the page that SCM has, of the one to come, and one that is gone again.
+    // A replica of the page that SCM has, one of the page to come, and one that is gone again.
     inventory.put(ContainerId(1), replica(2));
     inventory.put(ContainerId(count), replica(2));
     inventory.remove(ContainerId(2), DISK);

@@ -14,7 +14,7 @@ pub struct ListedContainer {
     /// The lengths of its segments together.
     pub segment_bytes: u64,
     pub segments: u64,
-    /// Given back of them as holes.
+    /// The bytes of the segments that were given back as holes.
     pub hole_bytes: u64,
     pub unhealthy: Option<String>,
 }
@@ -30,7 +30,7 @@ pub struct IndexedContainer {
 }
 
 impl OfflineDisk {
-    /// All containers that the index or the directory has, in order.
+    /// Lists all containers that the index or the directory has, in order.
     pub async fn list(&self) -> anyhow::Result<Vec<ListedContainer>> {
         let index = self.index().await?;
         let (known, unhealthy) = match &index {

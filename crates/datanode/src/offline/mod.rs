@@ -36,7 +36,7 @@ impl OfflineDisk {
         Ok(OfflineDisk::over(Arc::new(real), DbOptions::default()))
     }
 
-    /// One that the caller has locked.
+    /// A data directory that the caller has locked.
     pub fn over(real: Arc<dyn DataDirectory>, db: DbOptions) -> OfflineDisk {
         OfflineDisk { real, db }
     }

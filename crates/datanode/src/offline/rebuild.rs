@@ -13,7 +13,7 @@ use types::{ContainerId, LogIndex, PipelineId};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RebuildOptions {
-    /// Replaces an index that is there even if the segments no longer hold all that it may know.
+    /// Whether an index that is there is replaced even if the segments no longer hold all that it may know.
     pub accept_loss: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct RebuildReport {
 pub struct RebuiltPipeline {
     pub pipeline: PipelineId,
     pub containers: Vec<ContainerId>,
-    /// The index has all entries up to here; a start applies what is committed after it.
+    /// The entry up to which the index has all; a start applies what is committed after it.
     pub applied: Option<LogIndex>,
     /// The reason why entries that are known to be committed are missing.
     pub stopped: Option<String>,
@@ -42,8 +42,8 @@ pub enum RebuiltLog {
     Opens,
     /// The spec is not beside the log: the pipeline opens once SCM orders it again.
     WithoutSpec,
-    /// There is no log, or no hard state in it: the replica must not come back. Its containers are what they
-    /// were known to be where its log was let go of; else they say that it is lost.
+    /// The log is gone, or there is no hard state in it: the replica must not come back. Where the log was
+    /// let go of, its containers are what they were known to be; where not, they say that it is lost.
     Gone,
 }
 
@@ -66,7 +66,7 @@ impl OfflineDisk {
             pipelines.push(rebuilt.with_context(|| format!("rebuild pipeline {pipeline}"))?);
         }
         index.flush()?;
-        // Closed, so that all its files are as they stay.
+        // The index is closed, so that all its files are as they stay.
         drop(index);
         let report = RebuildReport { pipelines, nobodys: survey.nobodys };
         if !report.is_whole() && !options.accept_loss && install::has_index(&*self.real).await? {
@@ -78,12 +78,13 @@ impl OfflineDisk {
                  To replace it by what can still be read, repeat with --accept-loss"
             );
         }
-        // Before the index says the same: who reads a container that is over looks for where it ends.
+        // The files are written before the index says the same: who reads a container that is over looks for
+        // where it ends.
         for (container, end) in ends {
             end.write(&*self.real, container).await?;
         }
-        // The index does not know them: beside a spec, also one that cannot be read, it would pass for older
-        // than its disk.
+        // The index does not know these pipelines: beside a spec, also one that cannot be read, it would pass
+        // for older than its disk.
         for rebuilt in report.pipelines.iter().filter(|rebuilt| rebuilt.log != RebuiltLog::Opens) {
             spec_file::remove(&*self.real, rebuilt.pipeline).await?;
         }
@@ -127,7 +128,7 @@ impl OfflineDisk {
                     RebuiltLog::Opens
                 }
                 Ok(None) => RebuiltLog::WithoutSpec,
-                // SCM has it too.
+                // A spec that cannot be read is not missed: SCM has it too.
                 Err(_) => RebuiltLog::WithoutSpec,
             },
         };

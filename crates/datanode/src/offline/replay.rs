@@ -18,7 +18,7 @@ use raftlog::{Discards, EntryMeta, WalkEnd, owner_files};
 use std::sync::Arc;
 use types::{ContainerId, GroupId, LogId, LogIndex, Nonce, OwnerId, PipelineId};
 
-/// Commands applied as one batch.
+/// The most commands that are applied as one batch.
 const BATCH_MAX: usize = 1024;
 
 /// The part of a log that is known to be committed.
@@ -26,9 +26,10 @@ const BATCH_MAX: usize = 1024;
 pub(super) enum Until {
     Nothing,
     Last(LogIndex),
-    /// The log was let go of: beside each container that no committed roll ended stands how it ended.
+    /// All of a log that was let go of: beside each container that no committed roll ended stands how it
+    /// ended.
     All,
-    /// The log is lost: of no roll it is known that it was committed.
+    /// All that is left of a log that is lost: no roll is known to be committed.
     Lost,
 }
 
@@ -62,7 +63,7 @@ pub(super) struct ContainerContents {
     pub last: Option<LogId>,
     pub end: WalkEnd,
     pub discards: Discards,
-    /// docs/format/container-hash.md
+    /// The hash of docs/format/container-hash.md, in hexadecimal digits.
     pub hash: String,
     /// The end of the container, if no roll that is known to be committed ended it.
     pub alone: Option<ContainerEnd>,
@@ -102,7 +103,8 @@ pub(super) async fn replay(
     let mut next = begins.map(|slot| ContainerId(slot.start_owner.0));
     for &container in &files.containers {
         if let Some(manifest) = imported(disk, container).await? {
-            // It stands in place of one that was deleted, to which the one before it may have rolled.
+            // The copy stands in place of a replica that was deleted, to which the container before may have
+            // rolled.
             if next == Some(container) {
                 applying.skip(container)?;
                 next = None;
@@ -114,7 +116,7 @@ pub(super) async fn replay(
         if let Some(expected) = next.filter(|next| *next != container) {
             if files.may_lack(expected) {
                 applying.skip(expected)?;
-                // What a log has forgotten, all its members have closed.
+                // Containers that a log has forgotten are closed on all its members.
                 let is_unknown = files.hard_state.is_none() && !files.containers.contains(&expected);
                 missing.extend(is_unknown.then_some(expected));
             } else {
@@ -125,7 +127,7 @@ pub(super) async fn replay(
         let contents = contents.with_context(|| format!("walk container {container}"))?;
         next = match &contents.end {
             WalkEnd::Rolled { to } => Some(ContainerId(to.0)),
-            // Nothing can follow what is not finished.
+            // Nothing can follow a container that is not finished.
             WalkEnd::Unfinished { .. } | WalkEnd::Bad { .. } => Some(container),
         };
         containers.push(contents);
@@ -169,7 +171,7 @@ async fn imported(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Resul
     imported_file::read(&**disk, &container_dir(container)).await?.map(Manifest::parse).transpose()
 }
 
-/// A container that was copied here is applied by itself: those before and after it may be elsewhere.
+/// Applies a container that was copied here, by itself: those before and after it may be elsewhere.
 async fn replay_imported(
     disk: &Arc<dyn Disk>,
     manifest: &Manifest,
@@ -214,7 +216,7 @@ async fn set_ends(
     Ok(())
 }
 
-/// Adds those of the missing ones as lost of which an earlier rebuilding has left word.
+/// Adds the missing containers of which an earlier rebuilding has left word to the index, as lost.
 async fn set_missing(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
@@ -407,8 +409,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Blocks whose records a compaction left out have writers that may still ask for them: the container after
-    /// this one must not take a chunk that is sent again for a beginning.
+    /// Remembers the writers of blocks whose records a compaction left out. They may still ask for them: the
+    /// container after this one must not take a chunk that is sent again for a beginning.
     fn remember_writers(&mut self, container: ContainerId, discards: &Discards) -> anyhow::Result<()> {
         if !discards.compacted().is_compacted() || self.stopped.is_some() {
             return Ok(());

@@ -22,13 +22,13 @@ pub(super) struct Survey {
 pub(super) struct PipelineFiles {
     /// The containers in the order of the log.
     pub containers: Vec<ContainerId>,
-    /// The hard state of its log; `None` when the log is gone, or neither slot is whole.
+    /// The hard state of the pipeline's log; `None` when the log is gone, or neither slot is whole.
     pub hard_state: Option<HardStateSlot>,
     pub has_log: bool,
 }
 
 impl PipelineFiles {
-    /// Replicas of containers that no log reads any more may have been deleted here.
+    /// Whether a container may be missing: replicas that no log reads any more may have been deleted here.
     pub(super) fn may_lack(&self, container: ContainerId) -> bool {
         match &self.hard_state {
             Some(slot) if self.has_log => container.0 < slot.start_owner.0,
@@ -50,7 +50,7 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
         let first = reader.next().await.with_context(|| format!("read container {container}"))?;
         let log = match first {
             Some(record) => Some(record.walked.log),
-            // Its first record is damaged, or the container is empty: those behind it may say.
+            // The first record is damaged, or the container is empty: the records behind it may say.
             None => log_of(disk, container, reader.discards().compacted().segments.start).await?,
         };
         let log = log.and_then(|log| GroupId::try_from(log).ok());

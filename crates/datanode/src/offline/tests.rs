@@ -19,7 +19,7 @@ pub(crate) const FIRST: ContainerId = ContainerId(100);
 pub(crate) const SECOND: ContainerId = ContainerId(101);
 pub(crate) const END: ContainerId = ContainerId(900);
 
-/// Entries up to here are known to be committed; one more is in the log.
+/// The entry up to which the log is known to be committed; one more is in the log.
 const COMMITTED: u64 = 8;
 
 /// A data directory as a datanode left it: pipeline 3 with a closed container of two segments, and an open
@@ -62,7 +62,7 @@ fn entries() -> Vec<Entry> {
         chunk(2, 1, 0, 0, 10, true),
         chunk(3, 2, 0, 0, 300_000, false),
         chunk(4, 2, 1, 300_000, 200_000, true),
-        // It refuses a chunk: its record stands in the container and is no block's.
+        // A chunk that is refused: its record stands in the container and is no block's.
         chunk(5, 2, 2, 500_000, 100_000, true),
         command(6, roll, Vec::new(), Some(OwnerId(SECOND.0))),
         chunk(7, 3, 0, 0, 70_000, true),
@@ -74,7 +74,7 @@ fn entries() -> Vec<Entry> {
 /// Blocks of one small chunk in [`Left::of_small_blocks`]: they begin with these entries, and the number of
 /// each is its writer's nonce.
 pub(crate) const SMALL_BLOCKS: std::ops::Range<u64> = 10..70;
-/// The one of two chunks, of which the first is no small one.
+/// The block of two chunks, of which the first is no small one.
 pub(crate) const LARGE_BLOCK: u64 = 70;
 pub(crate) const SMALL_BYTES: usize = 4096;
 
@@ -88,11 +88,11 @@ fn small_blocks() -> Vec<Entry> {
         pipeline_command::Command::Roll(RollCommand { next_container: SECOND.0, ends_pipeline: false });
     entries.extend([
         chunk(70, 70, 0, 0, 200_000, false),
-        // Sent again: it begins no block, though it looks like it.
+        // A chunk that is sent again begins no block, though it looks like it.
         Entry { id: id(71), ..chunk(20, 20, 0, 0, SMALL_BYTES, true) },
         Entry { id: id(72), ..chunk(21, 21, 0, 0, SMALL_BYTES, true) },
         chunk(73, 70, 1, 200_000, 90_000, true),
-        // Refused: the block is sealed, and there is none.
+        // Two chunks that are refused: their blocks are sealed.
         chunk(74, 70, 2, 290_000, 5000, true),
         chunk(75, 22, 3, 5000, 5000, true),
         command(76, roll, Vec::new(), Some(OwnerId(SECOND.0))),
@@ -149,7 +149,7 @@ impl Left {
         Left::with(entries(), COMMITTED).await
     }
 
-    /// Its pipeline ended, and that is applied.
+    /// A directory whose pipeline has ended, which is applied.
     pub(crate) async fn ended() -> Left {
         let mut entries = entries();
         let roll = RollCommand { next_container: END.0, ends_pipeline: true };
@@ -168,9 +168,9 @@ impl Left {
         Left::with(entries(), 6).await
     }
 
-    /// Its first container has small blocks ([`SMALL_BLOCKS`] of them) and larger ones, chunks that were sent
-    /// again and such as were refused; no log reads it any more. In the second one a chunk of the first is sent
-    /// again.
+    /// A directory whose first container has small blocks ([`SMALL_BLOCKS`] of them) and larger ones, chunks
+    /// that were sent again and such as were refused; no log reads it any more. In the second one a chunk of
+    /// the first is sent again.
     pub(crate) async fn of_small_blocks() -> Left {
         let entries = small_blocks();
         let roll = entries.iter().find(|entry| entry.roll_to.is_some()).unwrap().id;
@@ -236,7 +236,7 @@ impl Left {
         panic!("{} does not come to rest", self.root().display());
     }
 
-    /// The same containers on another disk of the node.
+    /// A copy of the containers on another disk of the node.
     #[allow(clippy::disallowed_methods)]
     pub(crate) fn copy_to_another_disk(&self) -> Left {
         let left = self.copy();
@@ -286,7 +286,7 @@ impl Left {
         std::fs::write(path, bytes).unwrap();
     }
 
-    /// All that verifying finds, as text.
+    /// Everything that verifying finds, as text.
     async fn findings(&self) -> Vec<String> {
         let report = self.open().verify(None).await.unwrap();
         let of_containers = report.containers.values().flat_map(|verdict| &verdict.findings);
@@ -409,7 +409,7 @@ async fn damaged_bytes_are_found_and_their_place_is_told() {
 #[allow(clippy::disallowed_methods)] // the test plays the disk that damages things
 async fn what_cannot_be_recreated_is_said() {
     let left = Left::new().await;
-    // As one that cannot be read, and as none.
+    // A spec that cannot be read is taken for none.
     let spec = left.root().join("groups/pipeline-3/spec");
     std::fs::write(&spec, "no spec").unwrap();
     let log_of = async || left.open().rebuild(RebuildOptions::default()).await.unwrap().pipelines[0].log;
@@ -420,7 +420,7 @@ async fn what_cannot_be_recreated_is_said() {
     }
     left.lose("groups/pipeline-3");
     assert_eq!(log_of().await, RebuiltLog::Gone);
-    // All there is can be looked at. That it was committed nobody says.
+    // Everything there is can be looked at, but nobody says that it was committed.
     let index = left.index();
     assert!(index.block_record(BlockId { container: SECOND, local: 9 }).unwrap().is_some());
     let second = index.container(SECOND).unwrap().unwrap();
@@ -435,8 +435,8 @@ fn end_of(left: &Left, container: ContainerId) -> (ContainerState, Option<LogId>
     (record.state, record.last, record.committed)
 }
 
-/// Cut off with a roll that nobody acknowledged, it would have ended a container for all: SCM believes
-/// whatever is CLOSED.
+/// A log that was cut off at a roll that nobody acknowledged would have ended a container for all: SCM
+/// believes whatever is CLOSED.
 #[tokio::test]
 async fn what_is_rebuilt_without_its_log_closes_nothing_and_proves_nothing() {
     for lost in ["groups/pipeline-3", "groups/pipeline-3/hard-state"] {

@@ -13,7 +13,7 @@ use raftlog::{Compacted, stray_segments};
 use std::collections::{BTreeMap, BTreeSet};
 use types::{BlockId, ContainerId, GroupId, LogIndex, OwnerId, PipelineId};
 
-/// Findings told of one container; past it they are only counted.
+/// The most findings that are told of one container; past it they are only counted.
 const FINDINGS_MAX: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub struct ContainerVerdict {
     pub notes: Vec<String>,
 }
 
-/// One thing that is wrong.
+/// A thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub kind: FindingKind,
@@ -52,12 +52,12 @@ pub struct Finding {
 pub enum FindingKind {
     /// Damage to bytes in segments.
     Damage,
-    /// The segments say that there is a row, and there is none.
+    /// A row that there must be by the segments, and that the index has not.
     MissingRow,
-    /// There is a row of something that the segments do not have.
+    /// A row of something that the segments do not have.
     ExtraRow,
     WrongRow,
-    /// The index, or a log, as a whole.
+    /// A loss of the index, or of a log, as a whole.
     Lost,
 }
 
@@ -125,7 +125,7 @@ impl OfflineDisk {
         Ok(report)
     }
 
-    /// Every checksum of every record.
+    /// Checks every checksum of every record.
     async fn verify_segments(
         &self,
         only: Option<ContainerId>,
@@ -163,7 +163,7 @@ impl OfflineDisk {
         Ok(())
     }
 
-    /// Every row of the index, against what the segments say.
+    /// Checks every row of the index against what the segments say.
     async fn verify_index(
         &self,
         only: Option<ContainerId>,
@@ -218,8 +218,8 @@ impl OfflineDisk {
         Ok(())
     }
 
-    /// Rows that point to segments which a compaction has replaced, and not removed yet, are moved by the next
-    /// start.
+    /// Takes back what was found of rows that point to segments which a compaction has replaced, and not
+    /// removed yet: the next start moves them.
     async fn excuse_moves(
         &self,
         container: ContainerId,
@@ -294,7 +294,8 @@ fn note_position(
     }
 }
 
-/// Blocks whose deletion is finished are expected to be gone; one that was only begun still has its rows.
+/// Drops blocks whose deletion is finished from what is expected; those whose deletion was only begun still
+/// have their rows.
 fn forget_discarded(
     index: &Index,
     expected: &Index,
@@ -315,7 +316,7 @@ fn forget_discarded(
     Ok(())
 }
 
-/// Goes through both in the order of their keys.
+/// Compares an index with the one that is expected, in the order of their keys.
 fn compare(
     index: &Index,
     expected: &Index,
@@ -369,7 +370,7 @@ fn tell(report: &mut VerifyReport, only: Option<ContainerId>, kind: FindingKind,
     }
 }
 
-/// A pipeline that has applied nothing yet has its first container's row.
+/// Whether a row is the one that a pipeline has for its first container before anything is applied.
 fn is_fresh_container(key: &[u8], value: &[u8]) -> bool {
     let Some(container) = keys::container_of(key) else { return false };
     let record = ContainerRecord::decode(value);
@@ -381,7 +382,8 @@ fn says_the_same(key: &[u8], found: &[u8], wanted: &[u8]) -> bool {
     found == wanted || keys::is_container(key) && found == followed(found, wanted)
 }
 
-/// A container does not say which one it followed, and that may have been deleted.
+/// The row that is wanted for the one that was found, with the container that this followed: a container's
+/// segments do not say which one that was, and it may have been deleted.
 fn followed(found: &[u8], wanted: &[u8]) -> Vec<u8> {
     match (ContainerRecord::decode(found), ContainerRecord::decode(wanted)) {
         (Ok(found), Ok(wanted)) if wanted.previous == ContainerId(0) => {
@@ -391,7 +393,8 @@ fn followed(found: &[u8], wanted: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Nonces outlive a replica as long as its pipeline looks them up.
+/// Whether a key is that of a nonce whose container was deleted: nonces outlive a replica as long as its
+/// pipeline looks them up.
 fn is_nonce_of_deleted(index: &Index, key: &[u8]) -> anyhow::Result<bool> {
     match keys::container_of(key) {
         Some(container) if keys::is_nonce(key) => Ok(index.container(container)?.is_none()),

@@ -21,7 +21,8 @@ pub(crate) async fn close_replica(
     close_on(&disk, container, last).await
 }
 
-/// The replica of this disk. **Not to be dropped**: it would let go of the lock and go on with the file.
+/// Closes the replica of this disk. **Not to be dropped**: that would let go of the lock, and the writing of
+/// the file would go on.
 pub(crate) async fn close_on(
     disk: &DatanodeDisk,
     container: ContainerId,

@@ -18,10 +18,11 @@ use tokio::time::timeout;
 use tracing::info;
 use types::ContainerId;
 
-/// A source that sends nothing for so long is given up. It waits for its own rate, which others share.
+/// The time after which a source that sends nothing is given up: a source waits for its own rate, which
+/// others share.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// A break of the connection is followed by another try at the same source, as long as each try brings
-/// something.
+/// The pause between a break of the connection and another try at the same source, which follows as long as
+/// each try brings something.
 const BREAK_WAIT: Duration = Duration::from_millis(200);
 
 pub(super) async fn copy(means: &Means, order: CopyContainer, run: &Run) -> anyhow::Result<()> {
@@ -46,9 +47,9 @@ pub(super) async fn copy(means: &Means, order: CopyContainer, run: &Run) -> anyh
     bail!("copy container {container}: {}", failures.join("; "))
 }
 
-/// Copies from one source; answers the disk that has the container. It may stop while bytes come in, and not
-/// in its last steps: those must not stay half way in this process, where nobody would finish them. The next
-/// one does.
+/// Copies from one source; answers the disk that has the container. A copy may stop while bytes come in, and
+/// not in its last steps: those must not stay half way in this process, where nobody would finish them. The
+/// next process does.
 async fn copy_from(
     means: &Means,
     order: &CopyContainer,
@@ -98,7 +99,7 @@ struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    /// Asks what there is, and then for what is missing.
+    /// Asks the source what there is, and then for what is missing.
     async fn begin(
         means: &'a Means,
         order: &CopyContainer,
@@ -163,8 +164,8 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Refuses a copy of what a member's own log here is yet to write, which would find its place taken, or has written
-/// since the copy was asked for: the node would have it twice, and tell of one.
+/// Refuses a copy of what a member's own log here is yet to write, which would find its place taken, or has
+/// written since the copy was asked for: the node would have it twice, and tell of one.
 async fn check_is_wanted(means: &Means, manifest: &Manifest) -> anyhow::Result<()> {
     let Manifest { pipeline, container, .. } = *manifest;
     let may_write = means.pipelines.may_write(pipeline, container);
@@ -227,7 +228,7 @@ mod tests {
     use crate::offline::tests::{FIRST, Left};
     use proto::datanode::{ContainerFile, ContainerManifest};
 
-    /// A member of its pipeline lagged when SCM asked for the copy.
+    /// A member of the container's pipeline lagged when SCM asked for the copy.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_container_that_was_closed_here_meanwhile_is_not_taken_in_besides() {
         let left = Left::new().await.copy();

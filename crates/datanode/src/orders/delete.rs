@@ -24,12 +24,12 @@ pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &
     let Some(replica) = inventory.get(container) else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
     means.disks.get(replica.disk).context("its disk is not in use")?;
-    // The one that is known last: as long as it is, SCM says this again.
+    // The replica that SCM is told of goes last: as long as it is there, SCM says this again.
     let (of_known, others): (Vec<_>, Vec<_>) =
         means.disks.open.iter().cloned().partition(|disk| disk.id == replica.disk);
     for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
         let Some(record) = disk.index.with(move |index| index.container(container)).await? else {
-            // What is only remembered is told of as gone.
+            // A replica that only the inventory has is told of as gone.
             means.disks.inventory.remove(container, disk.id);
             continue;
         };
@@ -42,8 +42,8 @@ pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &
     Ok(())
 }
 
-/// Deletes the replica of this disk, if `may_begin` says so once it has the lock, which others may have had for
-/// long.
+/// Deletes the replica of this disk, if `may_begin` says so once it has the lock, which others may have had
+/// for long.
 pub(super) async fn delete_from(
     means: &Means,
     disk: &Arc<DatanodeDisk>,
@@ -64,7 +64,7 @@ pub(super) async fn delete_from(
     Ok(())
 }
 
-/// Finishes what a crash cut short. To be called before anything reads the disk.
+/// Finishes the deletions of replicas that a crash cut short. To be called before anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
     for container in disk.index.with(move |index| index.deletions()).await? {
         finish_deletion(disk, container).await?;

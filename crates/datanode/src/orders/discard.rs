@@ -18,7 +18,7 @@ use tonic::Streaming;
 use tracing::info;
 use types::{BlockName, ContainerId, OwnerId};
 
-/// A node that sends nothing for so long is given up.
+/// The time after which a node that sends nothing is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn discard(means: &Means, order: DiscardPortion, run: &Run) -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ pub(super) async fn take_discards(means: &Means, order: TakeDiscards, run: &Run)
         let part = run.until_stop(next(&mut parts)).await?;
         let names = parse(&part.blocks)?;
         check_are_here(&disk, names.clone(), &discarded).await?;
-        // Its age was looked at when it began: it may take long.
+        // The order's age was looked at when the run began: a run may take long.
         let may_go_on = || {
             ensure!(!run.stop.is_cancelled(), "SCM no longer wants it");
             Ok(())

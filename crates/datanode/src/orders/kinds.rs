@@ -18,7 +18,7 @@ use proto::scm::{
 };
 use types::{ContainerId, LogId, LogIndex, NodeId, PipelineId, ReplicaId, Term};
 
-/// Those that make its pipelines what SCM says they are.
+/// The parts of a node that make its pipelines what SCM says they are.
 #[derive(Clone)]
 pub(crate) struct Carrier {
     pub opener: Opener,
@@ -26,7 +26,7 @@ pub(crate) struct Carrier {
 }
 
 impl Means {
-    /// `None` of a kind that a newer SCM knows.
+    /// The order that a task comes to; `None` for a task of a kind that only a newer SCM knows.
     pub(crate) fn order(&self, task: Task) -> Option<Order> {
         let means = self.clone();
         let said = said(&task);
@@ -122,8 +122,8 @@ impl Carrier {
                 });
                 let create = Order::new(key, "create", |run| async move {
                     let order = own?;
-                    // To its end, also when SCM wants something else meanwhile: half of a pipeline would be in
-                    // nobody's books.
+                    // A creation goes on to its end, also when SCM wants something else meanwhile: half of a
+                    // pipeline would be in nobody's books.
                     run.until_node_ends(async { Ok(opener.create_pipeline(&order).await.map(drop)?) }).await
                 });
                 Order { making: report, ..create }

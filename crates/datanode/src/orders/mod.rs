@@ -43,7 +43,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::{Backoff, ContainerId};
 
-/// An order that was done and is still told: SCM may not have the report yet. Then it is done again.
+/// The time after which an order that was done and is still told is done again: before, SCM may not have the
+/// report yet.
 const DONE_WAIT: Duration = Duration::from_secs(10);
 
 struct Entry {
@@ -53,17 +54,17 @@ struct Entry {
     state: State,
     failed: String,
     portion: u64,
-    /// The last attempt did what was said.
+    /// Whether the last attempt did what was said.
     is_done: bool,
     retry: Backoff,
 }
 
 enum State {
-    /// The order is not begun before this.
+    /// The order waits, and is not begun before this moment.
     Waits(Instant),
     Runs {
         stop: CancellationToken,
-        /// The pipeline that it makes.
+        /// The pipeline that the run makes.
         making: Option<PipelineReport>,
     },
 }
@@ -93,7 +94,8 @@ impl Executor {
             failed: entry.failed.clone(),
             done_portion: if entry.is_done { entry.portion } else { 0 },
         };
-        // Of what was withdrawn, a new order of SCM for the same is to hear nothing.
+        // An order that was withdrawn is not told of: a new order of SCM for the same is to hear nothing of
+        // it.
         entries.iter().filter(|(_, entry)| !entry.is_stopping()).map(report).collect()
     }
 
@@ -112,8 +114,8 @@ impl Executor {
         self.lock().contains_key(&Key::container(TaskKind::TaskCopy, container))
     }
 
-    /// The reports of pipelines that are being made. To be asked for before those of pipelines that are there: what
-    /// was made between the two is among the latter.
+    /// The reports of pipelines that are being made. To be asked for before those of pipelines that are
+    /// there: what was made between the two is among the latter.
     pub(crate) fn making(&self) -> Vec<PipelineReport> {
         let making = |entry: &Entry| match &entry.state {
             State::Runs { making, .. } => making.clone(),
@@ -122,15 +124,16 @@ impl Executor {
         self.lock().values().filter_map(making).collect()
     }
 
-    /// SCM told these orders, and no others, to a heartbeat that was sent at `asked_at`. Begins what may begin,
-    /// in the order of the keys, so that copies that were begun go first after a restart too.
+    /// Takes the orders that SCM told, and no others, as the answer to a heartbeat that was sent at
+    /// `asked_at`. Begins what may begin, in the order of the keys, so that copies that were begun go first
+    /// after a restart too.
     pub(crate) fn told(&self, orders: Vec<Order>, asked_at: Instant) {
         let told: BTreeMap<Key, Order> = orders.into_iter().map(|order| (order.key, order)).collect();
         let (now, mut entries) = (Instant::now(), self.lock());
         entries.retain(|key, entry| {
             told.get(key).is_some_and(|order| entry.is_of(order)) || entry.withdraw(key)
         });
-        // What was asked to stop and hangs takes nobody's place; but only so much may hang.
+        // A run that was asked to stop and hangs takes nobody's place; but only so many may hang.
         let mut running: BTreeMap<TaskKind, (usize, usize)> = BTreeMap::new();
         for (key, entry) in entries.iter().filter(|(_, entry)| entry.runs()) {
             let (going_on, all) = running.entry(key.kind).or_default();
@@ -160,11 +163,11 @@ impl Executor {
         });
     }
 
-    /// A run ended. The next one's turn comes with the next heartbeat, which this wakes.
+    /// Notes how a run ended. The next one's turn comes with the next heartbeat, which this wakes.
     fn ended(&self, key: Key, stop: &CancellationToken, done: anyhow::Result<()>) {
         let mut entries = self.lock();
         if stop.is_cancelled() {
-            // What is told of its key from now on is new.
+            // An order that is told of this key from now on is new.
             entries.remove(&key);
         } else if let Some(entry) = entries.get_mut(&key) {
             entry.ended(key, done);
@@ -200,12 +203,13 @@ impl Entry {
         (order.what, &order.said) == (self.what, &self.said)
     }
 
-    /// One that is to stop may hang with its disk, and takes nobody's place meanwhile.
+    /// Whether a run is to stop: it may hang with its disk, and takes nobody's place meanwhile.
     fn is_stopping(&self) -> bool {
         matches!(&self.state, State::Runs { stop, .. } if stop.is_cancelled())
     }
 
-    /// SCM no longer gives this order, or another one for its key. Whether it is kept: as long as it runs.
+    /// Asks a run to stop: SCM no longer gives this order, or gives another one for its key. Answers whether
+    /// the entry is kept, which is as long as it runs.
     fn withdraw(&self, key: &Key) -> bool {
         let State::Runs { stop, .. } = &self.state else { return false };
         if !stop.is_cancelled() {

@@ -19,20 +19,22 @@ use types::{Backoff, ContainerId, PipelineId};
 const COPIES_MAX: usize = 2;
 /// Other orders of a kind under way at a time; each is a few steps.
 const OTHERS_MAX: usize = 8;
-/// An order on a container or a leader that failed: SCM may give it to somebody else.
+/// The pauses after an order on a container or a leader has failed: SCM may give it to somebody else.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Nobody else carries out what a pipeline's state asks of this node.
+/// The pauses after an order on a pipeline has failed: nobody else carries out what a pipeline's state asks
+/// of this node.
 const PIPELINE_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 
-/// What takes bytes away is followed for so long after the heartbeat that brought the order was sent. SCM says it
-/// again with each heartbeat, and takes a node that is silent for longer for dead at some time.
+/// The time for which an order that takes bytes away is followed, from the sending of the heartbeat that
+/// brought it. SCM says it again with each heartbeat, and takes a node that is silent for longer for dead at
+/// some time.
 pub(super) const ORDER_HOLDS: Duration = Duration::from_secs(30);
 
 /// The key of an order: what it is about. Told twice, it is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub kind: TaskKind,
-    /// 0 of an order on a container, as in reports.
+    /// The pipeline; 0 for an order on a container, as in reports.
     pub pipeline: PipelineId,
     pub container: ContainerId,
 }
@@ -76,7 +78,7 @@ pub(crate) struct Means {
 
 #[cfg(test)]
 impl Means {
-    /// Those of a node with these disks, without a pipeline and alone.
+    /// The means of a node with these disks, without a pipeline and alone.
     pub(crate) async fn over(disks: Vec<std::path::PathBuf>) -> Means {
         let options = crate::options::DatanodeOptions { disks, ..Default::default() };
         let disks = Arc::new(Disks::open(&options).await.unwrap());
@@ -102,8 +104,8 @@ impl Key {
         Key { kind, pipeline, container: ContainerId(0) }
     }
 
-    /// The number of orders of a kind that run at a time. Of pipelines all: one that waits for its disk
-    /// stands in nobody's way.
+    /// The number of orders of a kind that run at a time. All orders on pipelines run: one that waits for its
+    /// disk stands in nobody's way.
     pub(crate) fn at_a_time(self) -> usize {
         match self.kind {
             TaskKind::TaskCopy => COPIES_MAX,
@@ -132,15 +134,15 @@ impl Order {
 }
 
 impl Run {
-    /// Refuses what was stopped, since another leader of SCM may count on the bytes, and what a node that stood still
-    /// would do too late: it may be the last that has them.
+    /// Refuses a run that was stopped, since another leader of SCM may count on the bytes, and one that comes
+    /// too late, as the node stood still: the node may be the last that has them.
     pub(super) fn check_holds(&self) -> anyhow::Result<()> {
         ensure!(!self.stop.is_cancelled(), "SCM no longer wants it");
         ensure!(self.asked_at.elapsed() < ORDER_HOLDS, "the order is too old to be followed");
         Ok(())
     }
 
-    /// Does what may be dropped anywhere, until it is to stop.
+    /// Does work that may be dropped anywhere, until the run is to stop.
     pub(crate) async fn until_stop<T>(
         &self,
         work: impl Future<Output = anyhow::Result<T>>,
@@ -148,7 +150,8 @@ impl Run {
         self.stop.run_until_cancelled(work).await.context("SCM no longer wants it, or this node ends")?
     }
 
-    /// Does what SCM cannot stop, and takes long: where a crash may cut it off, so may the node's end.
+    /// Does work that SCM cannot stop and that takes long: where a crash may cut it off, so may the node's
+    /// end.
     pub(crate) async fn until_node_ends<T>(
         &self,
         work: impl Future<Output = anyhow::Result<T>>,

@@ -1,17 +1,17 @@
-//! Removing a closed container's second replica: a disk that was out of use for a while comes back with what was
-//! copied to another disk of its node meanwhile.
+//! Removing a closed container's second replica: a disk that was out of use for a while comes back with what
+//! was copied to another disk of its node meanwhile.
 //!
-//! SCM is told of the one that is read ([`crate::disks::Disks::holding`]), and discards in that one. The other goes
-//! once all of this is so, whoever says it:
+//! SCM is told of the replica that is read ([`crate::disks::Disks::holding`]), and discards in that one. The
+//! other goes once all of this is so, whoever says it:
 //!
-//! 1. both are CLOSED and end with the same record, and where the same is discarded in both their hashes do not
-//!    differ: neither has anything that the container has not;
+//! 1. both are CLOSED and end with the same record, and where the same is discarded in both their hashes do
+//!    not differ: neither has anything that the container has not;
 //! 2. no log reads either, and SCM lets bytes be given back;
-//! 3. the one that is told of is hashed and nothing is known against it, its disk works, and every body of it was
-//!    read and checked just before: it may be the one whose disk was away.
+//! 3. the one that is told of is hashed and nothing is known against it, its disk works, and every body of it
+//!    was read and checked just before: it may be the one whose disk was away.
 //!
-//! The node counts once, so no decision of SCM rests on the one that goes. A replica that is not CLOSED stays: it may
-//! have what only a person can give up.
+//! The node counts once, so no decision of SCM rests on the one that goes. A replica that is not CLOSED
+//! stays: it may have what only a person can give up.
 
 use super::delete::delete_from;
 use super::order::Means;
@@ -33,7 +33,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// The pause after each removal: thousands may be due, and pipelines write to the same disk.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The worker that looks for them.
+/// The worker that looks for second replicas and removes them.
 pub(crate) struct SecondReplicas {
     means: Means,
 }
@@ -52,7 +52,8 @@ impl SecondReplicas {
         SecondReplicas { means }
     }
 
-    /// May be dropped anywhere: what is half removed is removed by the next process.
+    /// Looks for second replicas from time to time. May be dropped anywhere: what is half removed is removed
+    /// by the next process.
     pub(crate) async fn run(self) {
         loop {
             sleep(LOOK_INTERVAL).await;
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, read_from.id);
     }
 
-    /// Its disk was away, and bytes of it went bad there.
+    /// The disk of the replica that is told of was away, and bytes of it went bad there.
     #[allow(clippy::disallowed_methods)]
     #[tokio::test(flavor = "multi_thread")]
     async fn the_one_that_is_told_of_is_read_first_and_where_it_is_bad_nothing_goes() {

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 use types::{ContainerId, DiskId};
 
-/// A copy that nobody wants for so long is given up. A new leader of SCM wants nothing until it knows enough.
+/// The time after which a copy that nobody wants is given up. A new leader of SCM wants nothing until it
+/// knows enough.
 const UNWANTED_MAX: Duration = Duration::from_secs(10 * 60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -19,7 +20,7 @@ pub(crate) struct Sweeper {
     disks: Arc<Disks>,
     executor: Executor,
     unwanted_max: Duration,
-    /// The times since when nobody wants a copy.
+    /// The copies that nobody wants, each with the time since when.
     unwanted: BTreeMap<(DiskId, ContainerId), Instant>,
 }
 
@@ -28,7 +29,8 @@ impl Sweeper {
         Sweeper { disks, executor, unwanted_max: UNWANTED_MAX, unwanted: BTreeMap::new() }
     }
 
-    /// May be dropped anywhere: what is half removed is removed by the next process.
+    /// Gives up copies that nobody wants, from time to time. May be dropped anywhere: what is half removed is
+    /// removed by the next process.
     pub(crate) async fn run(mut self) {
         loop {
             self.look().await;

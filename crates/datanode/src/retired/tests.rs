@@ -46,7 +46,7 @@ async fn on_disk(root: &Path, changes: usize) -> Retired {
     let disk = loop {
         match open(root, changes).await {
             Ok(disk) => break Arc::new(disk),
-            // Who had it before lets go of its last file in the background.
+            // Whoever had the disk before lets go of its last file in the background.
             Err(failure) if tokio::time::Instant::now() > deadline => panic!("{failure:#}"),
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
         }
@@ -152,7 +152,7 @@ impl Retired {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Lost,
-    /// All of it: another pipeline of the disk had the index flushed just before.
+    /// The memory is all on disk: another pipeline of the disk had the index flushed just before.
     Flushed,
 }
 
@@ -204,7 +204,7 @@ async fn crash_everywhere(template: &Left, memory: Memory, check: impl Fn(&Retir
     }
 }
 
-/// The index follows from what is beside the segments.
+/// Checks that a lost index is rebuilt the same, from the segments and what is beside them.
 async fn check_offline(left: &Left, expected: &[(BlockId, u64)], check: impl Fn(&Retired)) {
     left.check(&[]).await;
     left.lose("db");
@@ -279,7 +279,7 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
         retired.quasi_close(&host()).await.unwrap();
         let first = retired.record(FIRST).unwrap();
         assert_eq!((first.state, first.last), (ContainerState::QuasiClosed, Some(id(6))));
-        // What is not known to be committed is answered by those who know.
+        // Entries that are not known to be committed here are answered by those who know.
         let serves = |index| retired.disk.index.has_applied(&first, index).unwrap();
         assert!(first.committed < LogIndex(6), "{first:?}");
         assert!(serves(first.committed) && !serves(first.committed.next()));
@@ -292,8 +292,8 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
 }
 
 /// The leader of a pipeline had a damaged record, which opening its log does not read; its log was the
-/// longest, and the container ended there. Or it had appended the pipeline's last roll, and nobody else had that: of
-/// its container, which was full, nothing was read either.
+/// longest, and the container ended there. Or it had appended the pipeline's last roll, and nobody else had
+/// that: of its container, which was full, nothing was read either.
 #[tokio::test(flavor = "multi_thread")]
 #[allow(clippy::disallowed_methods)]
 async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
@@ -377,7 +377,7 @@ async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
     assert!(format!("{failure:#}").contains("the log is missing"), "{failure:#}");
     assert!(retired.has_lost_log(&failure).await);
     assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Open);
-    // Not before SCM knows.
+    // The replica is not let go of before SCM knows.
     let untold = Retired { loss_is_told: false, disk: retired.disk.clone(), order: retired.order.clone() };
     let failure = untold.let_go(&host()).await.unwrap_err();
     assert!(untold.has_lost_log(&failure).await, "{failure:#}");
@@ -520,8 +520,8 @@ async fn a_creation_that_began_its_log_ends_like_any_replica() {
     assert_eq!(left.disk.index.unhealthy(container).unwrap(), None);
 }
 
-/// One bad sector under what is not applied yet kept a member between having its log and having lost it: it was
-/// told to end for ever, and its node could not be decommissioned.
+/// One bad sector under what is not applied yet kept a member between having its log and having lost it: it
+/// was told to end for ever, and its node could not be decommissioned.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_the_medium_does_not_give_back_is_a_lost_one() {
     const EIO: i32 = 5;
@@ -579,7 +579,7 @@ async fn a_log_of_which_no_record_tells_is_not_opened() {
     assert_eq!(left.its_record().await.map(|record| record.stage), Some(ReplicaStage::Retired));
 }
 
-/// The files of its container tell that there was more.
+/// The files of the container tell that there was a log.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_log_is_lost_is_no_interrupted_creation() {
     let dir = tempfile::tempdir().unwrap();
@@ -591,7 +591,7 @@ async fn a_container_whose_log_is_lost_is_no_interrupted_creation() {
     assert_eq!(left.record(container).unwrap().state, ContainerState::WithoutLog);
 }
 
-/// An index that was rebuilt may say so.
+/// An index that was rebuilt may say that such a container is open.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_is_open_after_its_pipeline_is_gone_proves_nothing() {
     let left = Left::ended().await;
@@ -624,7 +624,7 @@ async fn a_container_that_is_open_after_its_pipeline_is_gone_proves_nothing() {
 async fn an_index_is_rebuilt_around_a_copy_that_stands_in_place_of_what_was_deleted() {
     let left = Left::ended().await;
     retired(&left, usize::MAX).await.let_go(&host()).await.unwrap();
-    // By itself: what came before it may be elsewhere.
+    // The copy stands by itself: what came before it may be elsewhere.
     let second = left.index().container(SECOND).unwrap();
     let copied = second.map(|record| ContainerRecord { previous: ContainerId(0), ..record });
     let report = OfflineDisk::open(&left.root()).unwrap().verify(None).await.unwrap();

@@ -11,7 +11,7 @@ use types::ContainerId;
 
 /// Lists that are read at a time, each of which holds a thread for some milliseconds and half a megabyte.
 const AT_A_TIME: usize = 4;
-/// Blocks of one answer.
+/// The most blocks of one answer.
 const BLOCKS_MAX: usize = 16_384;
 
 /// Admission of those who list what containers have.

@@ -1,8 +1,8 @@
 //! Memory for chunks that were received and are not applied yet, of all write streams of a node together.
 //!
 //! A pipeline may have as much of it as it leaves to others: half where it is alone. Pipelines that cannot
-//! commit keep what they have for as long as that lasts: `n` that fill up side by side leave one part of `n + 1`
-//! to the rest, and one of `2^n` where one after the other does.
+//! commit keep what they have for as long as that lasts: `n` that fill up side by side leave one part of
+//! `n + 1` to the rest, and one of `2^n` where one after the other does.
 
 use raftlog::{Held, SharedMemory};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct BodyMemory {
     shared: SharedMemory,
 }
 
-/// The bytes of a pipeline's chunks.
+/// The bytes of a pipeline's chunks that are received and not applied yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodiesOfOne(Arc<AtomicUsize>);
 
@@ -45,7 +45,8 @@ impl BodyMemory {
         BodyMemory { free: Arc::new(Semaphore::new(bytes_max)), bytes_max, shared }
     }
 
-    /// Room for a chunk of the pipeline that has `of_one`. Its first one may be as large as all there is.
+    /// Takes room for a chunk of the pipeline that has `of_one`. A pipeline's first chunk may be as large as
+    /// all there is.
     pub(super) fn room(&self, bytes: u32, of_one: &BodiesOfOne) -> Result<BodyRoom, NoRoom> {
         let full = |_| NoRoom::Full { limit: self.bytes_max };
         let of_all = self.free.clone().try_acquire_many_owned(bytes).map_err(full)?;

@@ -21,7 +21,7 @@ use tonic::Status;
 use tracing::info;
 use types::{BlockId, BlockName, ContainerId, Nonce, OwnerId};
 
-/// Whoever takes no part for so long has gone.
+/// The time after which a receiver that takes no part is taken for gone.
 const TAKEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// A request whose answer can be sent.
@@ -50,7 +50,7 @@ pub(super) async fn prepare(served: &Served, request: ListDiscardsRequest) -> Re
 }
 
 impl Listing {
-    /// Sends the names; an error ends it.
+    /// Sends the names of the discarded blocks; an error ends the answer.
     pub(super) async fn run(self, parts: Sender<Result<DiscardedBlocks, Status>>) {
         let container = self.container;
         if let Err(failure) = self.send(&parts).await {
@@ -64,7 +64,7 @@ impl Listing {
 
     async fn send(&self, parts: &Sender<Result<DiscardedBlocks, Status>>) -> anyhow::Result<()> {
         let mut sent = 0;
-        // Of nothing one part too, which says so.
+        // Where nothing was discarded there is one part too, which says so.
         loop {
             let rest = &self.blocks[sent..];
             let mut blocks = Vec::with_capacity(rest.len().min(BLOCKS_MAX));
@@ -86,7 +86,7 @@ impl Listing {
         if let Some(name) = record.name {
             return Ok(BlockName::new(id, Nonce(name)));
         }
-        // It was listed before lists had names, and no compaction has left it out since.
+        // The block was listed before lists had names, and no compaction has left out its record since.
         let head = self.disk.space.read_head(OWNERS_DIR, record.place).await?;
         let command = PipelineCommand::decode(head.meta).context("decode a discarded record")?.command;
         let Some(pipeline_command::Command::Chunk(ChunkCommand { nonce, .. })) = command else {

@@ -24,11 +24,11 @@ use tonic::Status;
 use tracing::{error, info};
 use types::{ContainerId, OwnerId};
 
-/// Bytes of one message.
+/// The most bytes of one message.
 const PART_BYTES_MAX: usize = 1 << 20;
-/// Whoever takes no part for so long is not waited for any more: few are sent to at a time.
+/// The time after which a receiver that takes no part is not waited for any more: few are sent to at a time.
 const TAKEN_WITHIN: Duration = Duration::from_secs(5 * 60);
-/// The list of discarded bodies: it is small, and sent before the segments.
+/// The name of the list of discarded bodies, which is small, and sent before the segments.
 const DISCARDED: &str = "discarded";
 
 /// A request whose container can be sent.
@@ -102,8 +102,8 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
     Ok(Fetch { served: served.clone(), disk, container, manifest, first_segment, from, _permit: permit })
 }
 
-/// Segments in their order, after the list of what was discarded in them. Their indexes are a cache, which
-/// the new replica makes for itself if it ever needs them.
+/// The files that are sent: segments in their order, after the list of what was discarded in them. Their
+/// indexes are a cache, which the new replica makes for itself if it ever needs them.
 fn sent_files(files: Vec<OwnerFile>) -> Vec<ContainerFile> {
     let is_list = |file: &OwnerFile| file.name == DISCARDED;
     let (lists, rest): (Vec<_>, Vec<_>) = files.into_iter().partition(is_list);
@@ -133,7 +133,7 @@ struct Pending {
 }
 
 impl Fetch {
-    /// Sends what was asked for; an error ends it.
+    /// Sends what was asked for; an error ends the answer.
     pub(super) async fn run(self, parts: Sender<Result<ContainerPart, Status>>) {
         let container = self.container;
         match self.send_all(&parts).await {
@@ -169,7 +169,8 @@ impl Fetch {
         }
     }
 
-    /// The list of what was discarded has its own checksums, which the receiver's verification relies upon.
+    /// Sends the list of what was discarded, which has its own checksums: the receiver's verification relies
+    /// upon them.
     async fn send_list(
         &self,
         parts: &Sender<Result<ContainerPart, Status>>,
@@ -228,7 +229,7 @@ impl Fetch {
         self.send_end(parts).await
     }
 
-    /// A record from byte `skip` on; of one whose body was given up only what is before the body.
+    /// Sends a record from byte `skip` on; of one whose body was given up only what is before the body.
     async fn send_record(
         &self,
         parts: &Sender<Result<ContainerPart, Status>>,
@@ -313,7 +314,8 @@ impl Fetch {
         send(parts, container_part::Part::File(part)).await
     }
 
-    /// A record that does not check: damage, unless its block was deleted since this began.
+    /// The failure of a record that does not check: damage, unless its block was deleted since the sending
+    /// began.
     async fn unreadable(&self, reader: &ContainerReader, record: &ReadRecord, failure: ReadError) -> Broken {
         if !failure.condemns() {
             return failed(self.container)(failure.into()).into();
@@ -332,7 +334,7 @@ impl Fetch {
         }
     }
 
-    /// Its receiver begins anew.
+    /// The failure of a copy whose source was compacted meanwhile: its receiver begins anew.
     fn compacted_meanwhile(&self) -> Broken {
         let message = format!("container {} was compacted while it was sent", self.container);
         Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) }.into()

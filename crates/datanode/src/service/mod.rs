@@ -33,7 +33,7 @@ use tonic::codegen::http;
 use tonic::{Request, Response, Status, Streaming};
 use write::{ACKS_MAX, WriteStream};
 
-/// Parts of a container read ahead for one copy.
+/// The parts of an answer that are read ahead for one receiver.
 const READ_AHEAD: usize = 2;
 
 #[derive(Clone)]
@@ -76,7 +76,7 @@ impl Service {
         ReceiverStream::new(receiver)
     }
 
-    /// `from`: the address in whose share of the memory it is read.
+    /// Answers a read; `from` is the address in whose share of the memory it is read.
     async fn send_block(
         &self,
         request: ReadRequest,

@@ -27,22 +27,22 @@ use tonic::Status;
 use tracing::{error, info, warn};
 use types::{BlockId, BlockName, ContainerId, LogIndex, Nonce};
 
-/// Places looked up in the index at once.
+/// The most places that are looked up in the index at once.
 const PIECES_MAX: usize = 64;
 
 /// A read whose block and range are known to be good.
 pub(super) struct Read {
     disk: Arc<DatanodeDisk>,
     block: BlockId,
-    /// That of the block that was found.
+    /// The nonce of the block that was found.
     nonce: Nonce,
-    /// What is yet to be read.
+    /// The range that is yet to be read.
     range: Range<u64>,
-    /// The places of its first bytes.
+    /// The places of the range's first bytes.
     pieces: VecDeque<Piece>,
     memory: ReaderMemory,
     counts: Arc<ReadCounts>,
-    /// The most bytes that its reader wants in one message.
+    /// The most bytes that the reader wants in one message.
     message_bytes_max: u32,
 }
 
@@ -73,11 +73,11 @@ impl Message {
 
 /// The message that comes next in an answer.
 enum Next {
-    /// It is read.
+    /// A message that is read.
     Here(Message, Read),
-    /// It is being read, while the one before is on its way.
+    /// A message that is being read, while the one before is on its way.
     Soon(oneshot::Receiver<Result<Option<(Message, Read)>, Failure>>),
-    /// It is read when it is asked for: whose reader takes nothing takes no memory.
+    /// A message that is read when it is asked for: a reader that takes nothing takes no memory.
     Later(Read),
 }
 
@@ -178,7 +178,7 @@ fn look_if_applied(
     range: &Range<u64>,
     commit_index: u64,
 ) -> anyhow::Result<Option<Option<Found>>> {
-    // Before the block is looked up, as one that waits does.
+    // What is applied is looked up before the block, as by a read that waits.
     let has_applied = match pipelines.open(container.pipeline) {
         Some(open) => commit_index == 0 || open.group.has_applied(LogIndex(commit_index)),
         None => index.has_applied(container, of_an_ended_pipeline(commit_index))?,
@@ -254,7 +254,7 @@ impl Read {
         self.memory.message_bytes(self.message_bytes_max)
     }
 
-    /// The places of what comes next: in place, where the index has them in memory.
+    /// Looks up the places of what comes next: in place, where the index has them in memory.
     async fn look_up_pieces(&self) -> Result<Vec<Piece>, Failure> {
         let (block, range) = (self.block, self.range.clone());
         if let Ok(pieces) = self.disk.index.in_memory().pieces(block, range.clone(), PIECES_MAX) {
@@ -271,7 +271,7 @@ impl Read {
         Ok(Message { chunk: ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes }, room })
     }
 
-    /// Reads where the index says, until what is there is this chunk, or the index says the same again. Its
+    /// Reads where the index says, until what is there is this chunk, or the index says the same again. The
     /// places may be old: a compaction moves records, and in a replica that was deleted and copied here again
     /// another block's may stand there.
     async fn read_body(&self, mut piece: Piece, part: Range<u32>) -> Result<BodyPieces, Failure> {
@@ -306,12 +306,13 @@ impl Read {
         Err(ReadError::Damaged { file, offset, why })
     }
 
-    /// The same bytes of the block, in the place that the index has for them by now.
+    /// Finds the same bytes of the block, in the place that the index has for them by now.
     async fn look_again(&self, piece: &Piece) -> Result<Piece, Failure> {
         let (block, range) = (self.block, piece.offset..piece.offset + 1);
         let found = self.disk.index.with(move |index| index.find(block, range, PIECES_MAX)).await;
         let found = found.map_err(|failure| self.broken_index(&failure))?;
-        // What was deleted since its places were looked up reads as zeros, and nothing is wrong with that.
+        // A block that was deleted since its places were looked up reads as zeros, and nothing is wrong with
+        // that.
         let found = found.filter(|(record, _)| record.nonce == self.nonce);
         let (_, pieces) = found.ok_or_else(|| not_found(block, Retry::Elsewhere))?;
         let is_same = |now: &Piece| (now.offset, now.end()) == (piece.offset, piece.end());
@@ -352,7 +353,8 @@ fn parse_block(block: Option<&proto::datanode::BlockName>) -> Result<BlockName, 
     block.ok_or_else(|| Failure::invalid("the request names no block"))?.try_into()
 }
 
-/// A reader that knows a commit index may know of a container this replica has yet to roll to.
+/// Waits for a container, for a reader that knows a commit index: it may know of a container that this
+/// replica has yet to roll to.
 async fn await_container(
     served: &Served,
     container: ContainerId,
@@ -447,8 +449,8 @@ fn named(
     }
 }
 
-/// This replica's log went another way than the one the reader's block was acknowledged in, or the id was
-/// given out twice.
+/// The refusal of a block that is another one here: this replica's log went another way than the one the
+/// reader's block was acknowledged in, or the id was given out twice.
 fn not_this_block(name: BlockName) -> Failure {
     let message = format!("block {} is another one here than {name}", name.id());
     Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) }
@@ -504,7 +506,7 @@ mod tests {
         stale.pieces = other.pieces.clone();
         let (read, _) = stale.next().await.unwrap().expect("it is there");
         assert_eq!(read.chunk.data[..], bytes_of(60));
-        // So does what begins no record.
+        // A place where no record begins is looked up again, too.
         let mut stale = find(60);
         stale.pieces[0].place.offset += 8;
         let (read, _) = stale.next().await.unwrap().expect("it is there");

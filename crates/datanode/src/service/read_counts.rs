@@ -19,7 +19,7 @@ impl ReadCounts {
         reading: impl Future<Output = Result<Option<T>, E>>,
     ) -> Result<Option<T>, E> {
         let mut reading = pin!(reading);
-        // What is there when it is first asked for has gone through no other hands.
+        // A message that is there when it is first asked for has gone through no other hands.
         let (read, counter) = match futures::poll!(&mut reading) {
             Poll::Ready(read) => (read, &self.in_place),
             Poll::Pending => (reading.await, &self.waited),

@@ -1,10 +1,12 @@
 //! Memory for what is read and not sent yet, of all readers of a node together.
 //!
-//! A message has its room before it is read, and keeps it until its last byte is written to the reader's connection,
-//! or given up; within this process, until its reader has it, who has counted it by then in memory of his own. As long as more than half is free messages are large, and the next one is read while one is on its
-//! way; after that they are as small as checksums allow and each is read when it is asked for, so that readers who take
-//! nothing, of whom there may be a thousand, leave room to those who do. And no address has more than half, nor
-//! has this process: whoever takes nothing at all stops none but the readers of his own machine.
+//! A message has its room before it is read, and keeps it until its last byte is written to the reader's
+//! connection, or given up; within this process, until its reader has it, who has counted it by then in
+//! memory of his own. As long as more than half is free messages are large, and the next one is read while
+//! one is on its way; after that they are as small as checksums allow and each is read when it is asked for,
+//! so that readers who take nothing, of whom there may be a thousand, leave room to those who do. And no
+//! address has more than half, nor has this process: whoever takes nothing at all stops none but the readers
+//! of his own machine.
 
 use bytes::Bytes;
 use metrics::Counter;
@@ -17,18 +19,18 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use types::CRC_CHUNK_BYTES;
 
-/// Data of one message while there is plenty of room, and after that.
+/// The data of one message while there is plenty of room; [`SMALL_BYTES`] after that.
 const LARGE_BYTES: u32 = 1 << 20;
 const SMALL_BYTES: u32 = CRC_CHUNK_BYTES as u32;
 const _: () = assert!(LARGE_BYTES.is_multiple_of(SMALL_BYTES));
-/// Shares are kept of so many addresses that read nothing at the moment.
+/// The number of shares from which on those of addresses that read nothing are dropped.
 const IDLE_SHARES_MAX: usize = 64;
 
-/// Room is counted in small messages.
+/// A node's memory for what is read. Room is counted in small messages.
 #[derive(Clone)]
 pub(crate) struct ReadMemory {
     free: Part,
-    /// What each address may have of it, and this process, whose readers have none.
+    /// The share of each address, and that of this process, whose readers have no address.
     shares: Arc<Mutex<HashMap<Option<IpAddr>, Part>>>,
     wait: Duration,
     refused: Arc<Counter>,
@@ -39,7 +41,7 @@ pub(crate) struct ReadMemory {
 #[derive(Clone)]
 pub(super) struct ReaderMemory {
     memory: ReadMemory,
-    /// The share of his address.
+    /// The share of the reader's address.
     share: Part,
     is_here: bool,
 }
@@ -49,7 +51,7 @@ pub(super) struct Room {
     _of_reads: OwnedSemaphorePermit,
     _of_share: OwnedSemaphorePermit,
     _of_all: Held,
-    /// Its reader is in this process.
+    /// Whether the reader is in this process.
     is_here: bool,
 }
 
@@ -64,7 +66,7 @@ impl Part {
         Part { free: Arc::new(Semaphore::new(all)), all }
     }
 
-    /// Whether more than half of it is free, and enough for a large message.
+    /// Whether more than half of the part is free, and enough for a large message.
     fn has_plenty(&self) -> bool {
         self.free.available_permits() > (self.all / 2).max((LARGE_BYTES / SMALL_BYTES) as usize)
     }
@@ -85,7 +87,7 @@ impl ReadMemory {
         ReadMemory { free, shares: Arc::default(), wait, refused: Arc::default(), shared }
     }
 
-    /// The memory of whoever reads from an address; within this process there is none.
+    /// The memory of whoever reads from an address; `None` is a reader in this process.
     pub(super) fn of(&self, address: Option<IpAddr>) -> ReaderMemory {
         ReaderMemory { memory: self.clone(), share: self.share(address), is_here: address.is_none() }
     }
@@ -117,7 +119,7 @@ impl ReaderMemory {
         if self.has_plenty() && wanted_max >= LARGE_BYTES { LARGE_BYTES } else { SMALL_BYTES }
     }
 
-    /// Room for a message of at most [`ReaderMemory::message_bytes`].
+    /// Takes room for a message of at most [`ReaderMemory::message_bytes`].
     pub(super) async fn room(&self, bytes: u32) -> Result<Room, Failure> {
         let units = bytes.div_ceil(SMALL_BYTES);
         let room = async {
@@ -141,8 +143,8 @@ impl ReaderMemory {
 }
 
 impl Room {
-    /// A message's bytes as its reader gets them: on their way to another process they have their room until the
-    /// last slice of them is dropped.
+    /// A message's bytes as its reader gets them: on their way to another process they have their room until
+    /// the last slice of them is dropped.
     pub(super) fn handed_over(self, bytes: Bytes) -> Bytes {
         match self.is_here {
             true => bytes,
@@ -235,8 +237,8 @@ mod tests {
         drop(reads);
     }
 
-    /// Three hundred who took nothing of a gateway in the process of its datanode had all of the node's memory, and
-    /// little of the gateway's own.
+    /// Three hundred who took nothing of a gateway in the process of its datanode had all of the node's
+    /// memory, and little of the gateway's own.
     #[tokio::test]
     async fn what_a_reader_of_this_process_has_is_counted_by_him() {
         let memory = memory(MIB);

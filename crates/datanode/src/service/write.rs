@@ -1,8 +1,8 @@
 //! One write stream: chunks of many blocks, possibly of several pipelines, in; acks out, in order for each
 //! block.
 //!
-//! The stream's task takes chunks in and proposes them in order. What becomes of them is awaited by one lane
-//! per pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
+//! The stream's task takes chunks in and proposes them in order. Their outcomes are awaited by one lane per
+//! pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
 
 use super::Served;
 use super::body_memory::{BodiesOfOne, BodyRoom};
@@ -37,8 +37,9 @@ use crate::index::machine::BLOCK_BYTES_MAX;
 /// The bytes that a chunk counts for beside its data.
 const CHUNK_OVERHEAD_BYTES: usize = 1024;
 
-/// Blocks whose later chunks a stream may refuse, because one before them was or for the container they are in. Past
-/// it some are forgotten: their chunks are proposed and then refused by the state machine, to the same effect.
+/// The most blocks whose later chunks a stream may refuse, because one before them was refused or for the
+/// container they are in. Past it all are forgotten: their chunks are proposed and then refused by the state
+/// machine, to the same effect.
 const BLOCKS_MAX: usize = 4096;
 
 /// The time that a stopping node waits for what is under way to be answered.
@@ -58,10 +59,10 @@ pub(super) struct WriteStream {
     lane_tasks: JoinSet<()>,
     /// The first refused chunk of each block that has one, and why it was refused.
     failed: HashMap<Nonce, (u32, Failure)>,
-    /// The newest container when each block began that may go on.
+    /// The container that was the newest when each block began that may go on.
     begun: HashMap<Nonce, ContainerId>,
-    /// The term in which a leader was waited for, when the first chunk came again over this stream: it may
-    /// have applied less than its log had.
+    /// The term in which each pipeline's leader was waited for, when the first chunk came again over this
+    /// stream: a new leader may have applied less than its log has.
     waited_for: HashMap<PipelineId, Term>,
 }
 
@@ -81,7 +82,7 @@ struct Pending {
 enum Outcome {
     Refused(Failure),
     Proposed(under_way::Outcome),
-    /// It was applied before.
+    /// A chunk that was applied before.
     Written(Done),
 }
 
@@ -215,8 +216,9 @@ impl WriteStream {
         Ok(Outcome::Proposed(pipeline.under_way.add(name, proposed)))
     }
 
-    /// Refuses a chunk of a block whose container is closed by a roll that is applied or on its way. Its record would
-    /// stand in the next container, where the state machine refuses it and nobody takes it out again.
+    /// Refuses a chunk of a block whose container is closed by a roll that is applied or on its way. Its
+    /// record would stand in the next container, where the state machine refuses it and nobody takes it out
+    /// again.
     fn check_goes_on(&mut self, pipeline: &Pipeline, chunk: &ChunkName) -> Result<(), Failure> {
         let newest = pipeline.newest_container();
         if chunk.seq == 0 && !chunk.seal {
@@ -255,14 +257,15 @@ impl WriteStream {
         }
     }
 
-    /// A leader that was elected a moment ago has what the one before it had taken in its log, and not yet in
-    /// its index. It is waited for once: one that cannot apply holds up no more than one chunk of a stream.
+    /// Waits for a leader that was elected a moment ago: what the one before it had taken is in its log, and
+    /// not yet in its index. A leader is waited for once: one that cannot apply holds up no more than one
+    /// chunk of a stream.
     async fn catch_up(&mut self, pipeline: &Pipeline) {
         let status = pipeline.group.status();
         let leads_anew = status.role == Role::Leader
             && self.waited_for.insert(pipeline.id, status.term) != Some(status.term);
         if leads_anew && let Some(last) = pipeline.group.log().state().last {
-            // What is not applied by then, the state machine recognizes.
+            // A chunk that is not applied by then is recognized by the state machine.
             let _ = pipeline.group.wait_applied(last.index, self.served.options.read_wait).await;
         }
     }
@@ -281,7 +284,8 @@ impl WriteStream {
         Ok((stream, node.map_err(|why| Failure::new(Code::Busy, why.to_string()))?))
     }
 
-    /// Later chunks of a block must not be proposed past a refused one, until that one comes again.
+    /// Notes a chunk that is refused: later chunks of its block must not be proposed past it, until it comes
+    /// again.
     fn remember_failure(&mut self, nonce: Nonce, pending: &Pending) {
         match &pending.outcome {
             Outcome::Refused(failure) => {

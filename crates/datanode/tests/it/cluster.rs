@@ -34,7 +34,7 @@ pub(crate) const FIRST_CONTAINER: ContainerId = ContainerId(100);
 /// The time within which whatever is waited for happens, or the test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Between two looks at what is waited for.
+/// The time between two looks at what is waited for.
 pub(crate) const LOOK: Duration = Duration::from_millis(5);
 
 /// A machine that stands still for seconds must not cost a leader its lease: the tests hold on to the one

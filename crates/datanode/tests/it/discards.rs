@@ -31,7 +31,7 @@ fn tell(scm: &PlayedScm, node: u64, task: Task) {
     scm.tell(node, |told| told.tasks = vec![task]);
 }
 
-/// What was discarded in the first container, as a node has said.
+/// The blocks that were discarded in the first container, as a node has said: their number and digest.
 fn discarded(said: &Said) -> (u64, u64) {
     let replica = said.replicas.get(&CONTAINER).cloned().unwrap_or_default();
     (replica.discarded_blocks, replica.discards_digest)
@@ -70,7 +70,7 @@ async fn what_one_replica_has_discarded_others_take_and_a_copy_brings_nothing_ba
     assert!(names.len() >= 4, "{names:?}");
     let (first, second) = (&names[..2], &names[1..3]);
 
-    // One of them as another block: that one stays.
+    // One of the blocks is named as another one: that one stays.
     let other = BlockName { nonce: Nonce(7), ..names[3] };
     tell(&scm, 1, discard_task(77, &[first, &[other]].concat()));
     let is_done = |said: &Said| said.tasks.iter().any(|task| task.done_portion == 77);
@@ -80,7 +80,7 @@ async fn what_one_replica_has_discarded_others_take_and_a_copy_brings_nothing_ba
     scm.wait(2, "that it has discarded two", |said| discarded(said).0 == 2).await;
     check(&cluster, 1, &written, first).await;
 
-    // Each comes to have discarded what any has.
+    // Each node comes to have discarded what any has.
     tell(&scm, 1, take_task(&cluster, 1));
     let union = scm.wait(1, "three", |said| discarded(said).0 == 3).await;
     for node in [2, 3] {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use tokio::time::Instant;
 use types::{ContainerId, GroupId, PipelineId};
 
-/// Some hundred blocks fill the least memory that RocksDB takes.
+/// Options with the least memory that RocksDB takes, which some hundred blocks fill.
 fn small_memory() -> DatanodeOptions {
     let db = DbOptions { write_buffer_bytes: 64 << 10, ..options().db };
     DatanodeOptions { db, ..options() }
@@ -97,7 +97,7 @@ async fn a_disk_whose_index_has_no_room_is_full_until_it_has_and_its_pipelines_g
     cluster.shut_down().await;
 }
 
-/// Its group ran for a moment, and may have acknowledged something with a leader.
+/// The pipeline's group ran for a moment, and may have acknowledged something with a leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipeline_that_its_disk_cannot_remember_is_told_of() {
     let (cluster, scm) = Cluster::start_with_scm(small_memory(), 3).await;

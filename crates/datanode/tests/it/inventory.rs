@@ -42,8 +42,8 @@ pub(crate) fn hashed(said: &Said, container: u64) -> Option<&ContainerReplica> {
     closed(said, container).filter(|replica| !replica.hash.is_empty())
 }
 
-/// Without what differs between nodes: the disk, and the size, which may have been told before the last
-/// segment was cut to its length.
+/// A replica without what differs between nodes: the disk, and the size, which may have been told before the
+/// last segment was cut to its length.
 fn anywhere(replica: ContainerReplica) -> ContainerReplica {
     ContainerReplica { disk: Default::default(), disk_bytes: 0, ..replica }
 }

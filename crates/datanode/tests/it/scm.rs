@@ -25,7 +25,7 @@ pub(crate) struct Said {
     pub(crate) disks: Vec<DiskReport>,
     pub(crate) pipelines: Vec<PipelineReport>,
     pub(crate) full_reports: u64,
-    /// The last heartbeat began a full report.
+    /// Whether the last heartbeat began a full report.
     begins: bool,
 }
 
@@ -34,9 +34,9 @@ pub(crate) struct Said {
 pub(crate) struct Told {
     pub(crate) tasks: Vec<Task>,
     pub(crate) report_all: bool,
-    /// Heartbeats fail, after they were read.
+    /// Whether heartbeats fail, after they were read.
     pub(crate) deaf: bool,
-    /// True when it is told what a node that SCM does not know is told.
+    /// Whether the node is told what a node that SCM does not know is told.
     pub(crate) unknown: bool,
 }
 
@@ -57,7 +57,7 @@ struct Service {
 pub(crate) struct PlayedScm {
     service: Arc<Service>,
     pub(crate) address: String,
-    /// Its server, which ends with the last handle.
+    /// The server, which ends with the last handle.
     _server: Arc<JoinSet<()>>,
 }
 

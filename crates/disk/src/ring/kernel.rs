@@ -12,10 +12,11 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Arc;
 
-/// Buffers one `writev` takes on Linux.
+/// The most buffers that one `writev` takes on Linux.
 const IOVECS_MAX: usize = 1024;
 
-/// Less than what one read or write may transfer on Linux, and fits its length field.
+/// The most bytes that one read asks for: less than what it may transfer on Linux, and they fit its length
+/// field.
 const READ_BYTES_MAX: usize = 1 << 30;
 
 /// Marks the answer to the read of the bell.
@@ -30,15 +31,15 @@ pub(super) struct Kernel<T> {
     /// Whether the kernel holds a pointer to `bell_count`.
     bell_armed: bool,
     bell_count: Vec<u8>,
-    /// Began with the next submission: should it be cut short, the kernel may have torn a write from its
-    /// sync.
+    /// The slots of the writes with a linked sync that go with the next submission: should that be cut short,
+    /// the kernel may have torn a write from its sync.
     beginning: Vec<usize>,
 }
 
 struct Slot<T> {
     round: Round,
     tag: T,
-    /// Points into the buffers of `round`.
+    /// The pointers into the buffers of `round` that the kernel was given.
     _iovecs: Vec<libc::iovec>,
     answers_missing: u8,
     answer: Answer,
@@ -66,13 +67,13 @@ impl Bell {
     }
 
     pub(super) fn ring(&self) {
-        // It blocks only when it was rung 2^64 times and never heard.
+        // The write blocks only when the bell was rung 2^64 times and never heard.
         (&self.event).write_all(&1u64.to_ne_bytes()).expect("an eventfd takes 8 bytes");
     }
 }
 
 impl<T> Kernel<T> {
-    /// Room for so many rounds under way, each of which may occupy one of the kernel's workers.
+    /// A ring with room for so many rounds under way, each of which may occupy one of the kernel's workers.
     pub(super) fn new(rounds_max: usize) -> io::Result<Kernel<T>> {
         // Two answers for each round and one of the bell fit into a queue that is twice as long as the other;
         // so neither ever overflows.
@@ -141,8 +142,8 @@ impl<T> Kernel<T> {
                     .rw_flags(if *durable == Durable::ByItself { libc::RWF_DSYNC } else { 0 })
                     .build()
                     .user_data(first);
-                // Only the write that ends it all: the kernel starts the sync when the write has completed in
-                // full.
+                // A sync is linked only to the write that ends it all: the kernel starts it when that write
+                // has completed in full.
                 if *durable == Durable::BySync && after.is_empty() && buffers.len() <= IOVECS_MAX {
                     slot_ref.answers_missing = 2;
                     self.beginning.push(slot);
@@ -203,7 +204,7 @@ impl<T> Kernel<T> {
         }
         match submitted {
             Ok(_) => Ok(()),
-            // Not now: the rest stays in the queue for the next time.
+            // The kernel takes no more now: the rest stays in the queue for the next time.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
                 std::thread::yield_now();
                 Ok(())
@@ -246,7 +247,8 @@ impl<T> Kernel<T> {
 }
 
 impl<T> Drop for Kernel<T> {
-    /// The kernel may still write to what it has not answered for.
+    /// Waits until the kernel has answered for all that it was given, or leaks it: the kernel may still write
+    /// to that.
     fn drop(&mut self) {
         if self.bell_armed {
             self.bell.ring();
@@ -262,7 +264,7 @@ impl<T> Drop for Kernel<T> {
                     std::mem::forget((round, _iovecs));
                     tag
                 };
-                // Dropped when all is leaked: that tells whoever waits, who may do anything.
+                // The tags are dropped when all is leaked: that tells whoever waits, who may do anything.
                 let _tags: Vec<T> = self.slots.drain(..).flatten().map(leak).collect();
                 return;
             }
@@ -270,7 +272,7 @@ impl<T> Drop for Kernel<T> {
     }
 }
 
-/// What the kernel has written into a buffer's room belongs to it from here on.
+/// Lengthens the buffer of a read by what the kernel has written into its room.
 fn lengthen(round: &mut Round, answer: Answer) {
     if let Round::Read { buffer, .. } = round
         && let Ok(read) = usize::try_from(answer.first)

@@ -17,9 +17,9 @@ use std::thread::JoinHandle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use transfer::{Next, Round, Step};
 
-/// Each may occupy one of the kernel's workers, of which there are as many: so a read finds one when all
-/// changes are syncs that take long. 64 logs can sync at the same time, and a journaling file system makes
-/// one commit of that.
+/// The operations under way at a time. Each may occupy one of the kernel's workers, of which there are as
+/// many: so a read finds one when all changes are syncs that take long. 64 logs can sync at the same time,
+/// and a journaling file system makes one commit of that.
 const SLOTS: Slots = Slots { reads: 16, changes: 64 };
 
 /// An io_uring and the thread that owns it.
@@ -36,7 +36,7 @@ struct Shared {
 
 struct State {
     queue: Queue<(Next, Caller)>,
-    /// The thread is waiting, or about to: whoever queues something wakes it.
+    /// Whether the thread is waiting, or about to: then whoever queues something wakes it.
     sleeping: bool,
     closed: bool,
 }
@@ -68,11 +68,12 @@ impl Shared {
 }
 
 impl Ring {
-    /// Fails when the kernel offers no ring, or none that can do what we need; containers often refuse it.
+    /// Starts a ring and its thread. Fails when the kernel offers no ring, or none that can do what we need;
+    /// containers often refuse it.
     pub(crate) fn start(health: Arc<Health>) -> io::Result<Ring> {
         let (sender, started) = mpsc::channel();
         let thread = std::thread::Builder::new().name("disk-ring".to_owned()).spawn(move || {
-            // Made here: the kernel takes what a thread submits for that thread's.
+            // The ring is made on its thread: the kernel takes what a thread submits for that thread's.
             match Kernel::new(SLOTS.reads + SLOTS.changes) {
                 Ok(kernel) => {
                     let state = State { queue: Queue::new(SLOTS), sleeping: false, closed: false };
@@ -207,7 +208,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Without this, nobody would ever answer those who wait for a thread that has panicked.
+    /// Gives all operations up when the thread panics: else nobody would ever answer those who wait for it.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.give_up("drive the ring", &io::Error::other("its thread panicked"));

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// One question to the kernel, with all that it needs until it has answered.
 #[derive(Debug)]
 pub(super) enum Round {
-    /// As many of the part's buffers as one call takes; if those are all, nothing comes after it, and one is
-    /// to follow, then a sync.
+    /// A write of as many of the part's buffers as one call takes; and the sync that is to follow, where
+    /// those are all and no part comes after.
     Write {
         part: Part,
         after: VecDeque<Part>,
@@ -22,8 +22,8 @@ pub(super) enum Round {
     Sync {
         file: Arc<File>,
     },
-    /// What the buffer, which has room for it and is not zeroed, lacks of so many bytes. The kernel's side
-    /// lengthens it by what was read.
+    /// A read of what the buffer lacks of `bytes` bytes, for which it has room that is not zeroed. The
+    /// kernel's side lengthens the buffer by what was read.
     Read {
         file: Arc<File>,
         offset: u64,
@@ -42,7 +42,7 @@ pub(super) enum Durable {
     BySync,
 }
 
-/// Bytes or a negative error number, as system calls answer.
+/// The kernel's answer to a round: bytes or a negative error number, as system calls answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Answer {
     pub(super) first: i32,
@@ -56,7 +56,7 @@ pub(super) enum Next {
     /// The bytes that were read; none for all else.
     Done(Bytes),
     Failed(Step, io::Error),
-    /// Nothing was asked of the kernel.
+    /// The operation was refused before anything was asked of the kernel.
     Refused(io::Error),
 }
 
@@ -122,7 +122,7 @@ impl Round {
 }
 
 fn next_of_write(mut part: Part, after: VecDeque<Part>, mut durable: Durable, answer: Answer) -> Next {
-    // First: a sync that failed has lost data, whatever became of the write.
+    // The sync is looked at first: one that failed has lost data, whatever became of the write.
     let synced = match answer.sync.map(judge_sync) {
         Some(Err(Some(error))) => return Next::Failed(Step::Sync, error),
         Some(Ok(_)) => true,
@@ -137,12 +137,13 @@ fn next_of_write(mut part: Part, after: VecDeque<Part>, mut durable: Durable, an
                 part.file = instead.take(&error);
                 0
             }
-            // Its bytes are written anew, with a sync apart that shows which of the two failed.
+            // The bytes of a synchronous write are written anew, with a sync apart that shows which of the
+            // two failed.
             _ if durable == Durable::ByItself && is_clean(&error) => {
                 durable = Durable::BySync;
                 0
             }
-            // Perhaps a flush of the device, with what others had in its cache.
+            // What failed was perhaps a flush of the device, with what others had in its cache.
             _ if durable == Durable::ByItself => return Next::Failed(Step::Sync, error),
             _ => return Next::Failed(Step::Write, error),
         },
@@ -158,20 +159,20 @@ fn next_of_write(mut part: Part, after: VecDeque<Part>, mut durable: Durable, an
     }
 }
 
-/// Whether the kernel may have refused a write before it began. Of all else a synchronous write may have lost what was
-/// accepted before, as a sync that fails.
+/// Whether the kernel may have refused a write before it began. With any other error a synchronous write may
+/// have lost what was accepted before, like a sync that fails.
 fn is_clean(error: &io::Error) -> bool {
     let clean = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EINVAL, libc::EOPNOTSUPP, libc::ENOMEM];
     error.raw_os_error().is_some_and(|code| clean.contains(&code))
 }
 
-/// The file system, or the device, does not write around the cache, or not so.
+/// Whether the file system, or the device, does not write around the cache, or not so.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
-/// `Err(None)` when nothing took place and the same is to be asked again: the call was interrupted, or the
-/// kernel gave it up because of the one before it.
+/// The count or the error that the kernel answered. `Err(None)`: nothing took place and the same is to be
+/// asked again, as the call was interrupted, or the kernel gave it up because of the one before it.
 fn judge(result: i32) -> Result<usize, Option<io::Error>> {
     match usize::try_from(result) {
         Ok(count) => Ok(count),
@@ -180,7 +181,8 @@ fn judge(result: i32) -> Result<usize, Option<io::Error>> {
     }
 }
 
-/// A failed sync is never tried again; one that was interrupted, or not begun, has not failed.
+/// The answer to a sync, judged: a failed sync is never tried again; one that was interrupted, or not begun,
+/// has not failed.
 fn judge_sync(result: i32) -> Result<usize, Option<io::Error>> {
     if result == -libc::EAGAIN { Err(Some(io::Error::from_raw_os_error(-result))) } else { judge(result) }
 }
@@ -277,7 +279,7 @@ mod tests {
         assert_eq!(durable(&file, 0, true), BySync);
     }
 
-    /// Whoever wrote into it before may have been killed before his sync.
+    /// Whoever wrote into such a file may have been killed before his sync.
     #[tokio::test]
     async fn a_file_that_has_something_when_it_is_opened_is_synced_whole_once() {
         let durable = |file: &DataFile| match Next::write(file, 0, vec![Bytes::from_static(b"abc")], true) {

@@ -25,7 +25,7 @@ pub enum Keeping {
     Lengths,
 }
 
-/// See [`Keeping::Lengths`].
+/// The most bytes of a file that is kept whole by [`Keeping::Lengths`].
 pub(super) const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
 
 impl Contents {

@@ -72,7 +72,7 @@ pub(super) struct Device {
     submitted: u64,
     reads: VecDeque<(WorkId, Work)>,
     syncs: VecDeque<(WorkId, Work)>,
-    /// As many as the model allows, or nothing waits.
+    /// The work under way, with the moment when it ends: as much as the model allows, unless nothing waits.
     running: Vec<(Instant, WorkId)>,
     unfinished: BTreeSet<WorkId>,
     /// The time at which the transfers that were begun have ended.

@@ -19,12 +19,12 @@ pub struct SimDirectory {
     databases_made: Arc<AtomicU64>,
 }
 
-/// The name by which RocksDB's own directories are known.
+/// The name of a file by which RocksDB's own directories are known.
 pub const DATABASE_FILE: &str = "CURRENT";
 const NUMBER_BYTES: usize = 8;
 
 impl SimDirectory {
-    /// A formatted one.
+    /// A directory that is formatted, with this stamp.
     pub fn new(root: impl Into<PathBuf>, disk: SimDisk, stamp: Stamp) -> SimDirectory {
         SimDirectory {
             root: root.into(),

@@ -16,7 +16,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Steps remembered for [`SimDisk::trace`].
+/// The most steps that are remembered for [`SimDisk::trace`].
 const TRACE_STEPS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,8 @@ struct State {
     trace_hash: DefaultHasher,
 }
 
-/// A step, or one that is to end in an I/O error: then any part of it may take place.
+/// The course of a step: it takes place as a whole, or is to end in an I/O error, and then any part of it
+/// may.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Course {
     Whole,
@@ -116,9 +117,9 @@ impl SimDisk {
         self.shared.lock().crash_at = Some(point);
     }
 
-    /// The step with this number fails with EIO and with it the disk, like a real one. Any part of a write
-    /// may have taken place; what a failed sync was to cover is kept or lost on the spot, and all of it goes
-    /// on being read until power is lost or the file settles.
+    /// Has the step with this number fail with EIO, and with it the disk, like a real one. Any part of a
+    /// write may have taken place; what a failed sync was to cover is kept or lost on the spot, and all of it
+    /// goes on being read until power is lost or the file settles.
     pub fn fail_at(&self, step: u64) {
         self.shared.lock().fail_at = Some(step);
     }
@@ -133,7 +134,7 @@ impl SimDisk {
         self.shared.lock().flip_one_in = one_in;
     }
 
-    /// Leaves so much space; files that are there keep theirs.
+    /// Leaves so much space free; files that are there keep theirs.
     pub fn set_free_bytes(&self, bytes: u64) {
         let mut state = self.shared.lock();
         state.options.capacity_bytes = state.options.capacity_bytes - state.free_bytes() + bytes;
@@ -162,14 +163,14 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Contents of a file, as the running system sees them.
+    /// The contents of a file, as the running system sees them.
     pub fn stored(&self, path: &str) -> io::Result<Bytes> {
         let state = self.shared.lock();
         let contents = &state.tree.file(state.tree.find(path)?)?.seen;
         Ok(contents.read(0, contents.len() as usize))
     }
 
-    /// Changes that took place, or began to.
+    /// The number of changes that took place, or began to.
     pub fn steps(&self) -> u64 {
         self.shared.lock().steps
     }
@@ -209,7 +210,7 @@ impl SimDisk {
         files
     }
 
-    /// The machine loses power and starts again: the disk as it finds it. This one is down from now on.
+    /// The disk as a machine finds it that loses power now and starts again. This one is down from now on.
     pub fn lose_power(&self, loss: Loss, options: SimOptions) -> SimDisk {
         let mut tree = self.take_tree();
         tree.lose_power(&mut Losing::from(loss));
@@ -250,7 +251,7 @@ impl State {
         let free = self.free_bytes();
         let mut fitting = bytes;
         while contents.missing_bytes(offset, fitting) > free {
-            // Down to the page boundary before the end of what would be written.
+            // The end goes back to the page boundary before it, until what is left fits.
             let end = offset + fitting;
             let boundary = (end - 1) / PAGE_BYTES * PAGE_BYTES;
             fitting = boundary.saturating_sub(offset);
@@ -268,7 +269,7 @@ impl Shared {
         self.state.lock().expect("no holder of the simulated disk panics")
     }
 
-    /// One counted change.
+    /// Carries out one change, which is counted.
     fn step<T>(
         &self,
         operation: Operation,
@@ -334,8 +335,8 @@ impl Shared {
         }))
     }
 
-    /// [`Shared::deliver`] once the device, if there is one, has done the work. It does it whether or not
-    /// anybody waits.
+    /// [`Shared::deliver`] once the device, if there is one, has done the work. The device does it whether or
+    /// not anybody waits.
     fn deliver_after<T: Send + 'static>(
         self: &Arc<Shared>,
         work: Option<Work>,

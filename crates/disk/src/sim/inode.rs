@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A device writes so many bytes whole or not at all.
+/// The bytes of a sector, which a device writes whole or not at all.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 pub(super) struct Inode {
@@ -18,7 +18,8 @@ pub(super) struct Inode {
 
 struct Pending {
     change: Change,
-    /// Whether the caller knows that it is done. A sync that was started before may or may not cover it.
+    /// Whether the caller knows that the change is done. A sync that was started before may or may not cover
+    /// it.
     delivered: Arc<AtomicBool>,
 }
 
@@ -47,7 +48,7 @@ impl Change {
         }
     }
 
-    /// Each sector of a write arrives or does not; the others keep what they had.
+    /// Applies a write that may be torn: each sector arrives or does not, and then keeps what it had.
     fn apply_torn(&self, contents: &mut Contents, random: &mut Random) {
         let Change::Write { offset, bytes } = self else { return self.apply(contents) };
         let end = offset + bytes.len() as u64;
@@ -62,7 +63,7 @@ impl Change {
         }
     }
 
-    /// False only when the order in which the two are applied makes no difference.
+    /// Whether the order in which two changes are applied may make a difference.
     fn touches(&self, other: &Change) -> bool {
         match (self, other) {
             (Change::Write { offset: a, bytes: a_bytes }, Change::Write { offset: b, bytes: b_bytes }) => {
@@ -87,13 +88,14 @@ impl Inode {
         Inode { seen: Contents::new(keeping), durable: Contents::new(keeping), pending: Vec::new() }
     }
 
-    /// Visible at once, durable after a sync. `delivered` is to be set when the caller has been told.
+    /// Makes a change, which is visible at once and durable after a sync. `delivered` is to be set when the
+    /// caller has been told.
     pub(super) fn change(&mut self, change: Change, delivered: &Arc<AtomicBool>) {
         change.apply(&mut self.seen);
         self.pending.push(Pending { change, delivered: delivered.clone() });
     }
 
-    /// A write; beyond the end it changes the length first, which is a change of its own.
+    /// Writes bytes; beyond the end that changes the length first, which is a change of its own.
     pub(super) fn write(&mut self, offset: u64, bytes: Bytes, delivered: &Arc<AtomicBool>) {
         let end = offset + bytes.len() as u64;
         if bytes.is_empty() {
@@ -105,7 +107,7 @@ impl Inode {
         self.change(Change::Write { offset, bytes }, delivered);
     }
 
-    /// Everything that was done when the sync began becomes durable; of what was under way, maybe.
+    /// Syncs the file: everything that was done when the sync began becomes durable; what was under way may.
     pub(super) fn sync(&mut self, own: Option<&Arc<AtomicBool>>, random: &mut Random) -> Flushed {
         let (mut rest, mut dirty, mut last) = (Vec::new(), PageSet::default(), None);
         let pending = std::mem::take(&mut self.pending);
@@ -130,8 +132,8 @@ impl Inode {
         Flushed { bytes: dirty.bytes(), end: last, changes }
     }
 
-    /// The machine loses power. Metadata goes through a journal, so of its changes the first so many survive;
-    /// each write is lost, whole or torn by itself.
+    /// Has the machine lose power. Metadata goes through a journal, so of its changes the first so many
+    /// survive; each write is lost, whole or torn by itself.
     pub(super) fn lose_power(&mut self, loss: &mut Losing) {
         let metadata =
             self.pending.iter().filter(|one| !matches!(one.change, Change::Write { .. })).count() as u64;
@@ -159,8 +161,8 @@ impl Inode {
         self.seen = self.durable.clone();
     }
 
-    /// A sync fails: the device takes any part of what was to become durable. The kernel goes on showing all
-    /// of it, and takes it for written.
+    /// Has a sync fail: the device takes any part of what was to become durable. The kernel goes on showing
+    /// all of it, and takes it for written.
     pub(super) fn fail_sync(&mut self, random: &mut Random) {
         let seen = self.seen.clone();
         self.lose_power(&mut Losing::Random(Random::new(random.next_u64())));
@@ -173,7 +175,7 @@ impl Inode {
         self.pending.iter().for_each(|one| one.change.apply(&mut self.seen));
     }
 
-    /// The process that made the changes is gone, the kernel is not.
+    /// Ends the process that made the changes, and not the kernel: all of them are done.
     pub(super) fn outlive_process(&mut self) {
         self.pending.iter().for_each(|one| one.delivered.store(true, Ordering::Relaxed));
     }

@@ -6,7 +6,7 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 /// A set of pages, kept as disjoint ranges that do not touch: small however large the files are.
 #[derive(Clone, Default)]
 pub(super) struct PageSet {
-    /// First page → page after the last.
+    /// The ranges: the first page of each, with the page after its last.
     ranges: BTreeMap<u64, u64>,
     pages: u64,
 }

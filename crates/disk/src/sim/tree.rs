@@ -23,7 +23,8 @@ struct Directory {
     durable: BTreeMap<String, NodeId>,
 }
 
-/// Nodes are never removed before a restart: a file outlives its name, and a crash may bring the name back.
+/// The files and directories of a disk, and their names. Nodes are never removed before a restart: a file
+/// outlives its name, and a crash may bring the name back.
 pub(super) struct Tree {
     nodes: Vec<Node>,
     pub(super) keeping: Keeping,
@@ -142,7 +143,7 @@ impl Tree {
 
     pub(super) fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
         let (from_dir, from_name) = self.find_parent(from)?;
-        // Found before the file is looked for, as the kernel does.
+        // The new parent is looked for before the file, as the kernel does.
         let to_parent = if is_above(to, from) { None } else { Some(self.find_parent(to)?) };
         let node = *self.entries(from_dir)?.get(from_name).ok_or(ErrorKind::NotFound)?;
         let is_directory = self.file(node).is_err();
@@ -175,14 +176,15 @@ impl Tree {
         self.unlink(path)
     }
 
-    /// Removes a name, of whatever.
+    /// Removes a name, whatever it is the name of.
     pub(super) fn unlink(&mut self, path: &str) -> io::Result<()> {
         let (dir, name) = self.find_parent(path)?;
         self.edit(vec![Edit { dir, name: name.to_owned(), node: None }]);
         Ok(())
     }
 
-    /// Everything at and below a path, contents before their directory; nothing when it does not exist.
+    /// The paths of everything at and below a path, contents before their directory; none when it does not
+    /// exist.
     pub(super) fn below(&self, path: &str) -> io::Result<Vec<String>> {
         let node = match self.find(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -244,7 +246,7 @@ impl Tree {
         edit.node.is_some_and(|node| matches!(self.nodes[node.0], Node::Directory(_)))
     }
 
-    /// Names and files as a machine finds them that lost power.
+    /// Leaves the names and files that a machine finds after it lost power.
     pub(super) fn lose_power(&mut self, loss: &mut Losing) {
         for edits in std::mem::take(&mut self.pending) {
             let kept = match loss {

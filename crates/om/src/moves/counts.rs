@@ -24,7 +24,7 @@ const FROZEN: Metric = Metric {
 
 #[derive(Debug, Default)]
 pub(crate) struct MoveCounts {
-    /// What was sent of each bucket that is being sent: rows and bytes.
+    /// The rows and bytes that were sent of each bucket that is being sent, by its number.
     sent: Mutex<BTreeMap<u64, (u64, u64)>>,
     rows: Counter,
     bytes: Counter,

@@ -10,12 +10,12 @@
 //! stays ──────────► thaws it ──────────────────────► lets go of what came ─────► live
 //! ```
 //!
-//! The leader of the group that has the bucket drives it up to the question ([`sender`]); the root's leader before and
-//! after that ([`crate::buckets`]). Each step may be repeated, by whoever leads by then. A leader of the group that is
-//! none any more is of no account: its run has a lower number than the next one's. Of an attempt the root says once what
-//! becomes of it, and until it has said so a frozen bucket stays frozen.
+//! The leader of the group that has the bucket drives it up to the question ([`sender`]); the root's leader
+//! before and after that ([`crate::buckets`]). Each step may be repeated, by whoever leads by then. A leader
+//! that has been replaced is of no account: its run has a lower number than the next one's. The root says
+//! once what becomes of an attempt, and until it has, a frozen bucket stays frozen.
 //!
-//! What is left of a bucket in a group that has it not is deleted in the background ([`sweeper`]).
+//! What is left of a bucket in a group that does not have it is deleted in the background ([`sweeper`]).
 
 mod counts;
 #[cfg(test)]
@@ -68,7 +68,7 @@ enum Work {
     Sweep(GroupId, u64),
 }
 
-/// Sends and sweeps what is to be, in all groups that are led from here.
+/// Sends buckets that are to move, and sweeps what buckets have left, in all groups that are led from here.
 pub(crate) async fn go_on_always(moves: Moves) {
     let mut tasks = JoinSet::new();
     let mut under_way: BTreeMap<Work, AbortHandle> = BTreeMap::new();

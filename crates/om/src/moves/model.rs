@@ -23,7 +23,7 @@ const BUCKET: BucketNumber = BucketNumber(NUMBER);
 enum Step {
     /// A request of some kind, about some key.
     Ask(u8, u8),
-    /// The same request again as some time before.
+    /// A request of some time before, once more.
     Repeat(prop::sample::Index),
     /// A part goes over; or the move begins, or it is settled as done.
     Part,
@@ -56,7 +56,7 @@ struct Under {
     seq: u64,
     parts: Parts,
     is_frozen: bool,
-    /// All has come, and the root is yet to hear so.
+    /// Whether all has come, and the root is yet to hear so.
     is_complete: bool,
 }
 
@@ -176,7 +176,7 @@ impl World {
         prepare::<O>(RequestId(u128::from(self.now_ms) << 64), None, request, fresh).unwrap()
     }
 
-    /// Asks both, unless the one that moves has nobody who may answer.
+    /// Asks both buckets, unless the one that moves has nobody who may answer.
     fn ask(&mut self, command: OmCommand) -> Result<(), String> {
         let at = |epoch| OmCommand { bucket: NUMBER, epoch, ..command.clone() };
         let is_answered_before = self.asked.contains(&command);
@@ -280,7 +280,7 @@ impl World {
         self.groups[to].run::<ReceiveRows>(request).map(|answer| answer.outcome())
     }
 
-    /// The root has said so. The one group hears it before the other.
+    /// Settles the move as the root has decided: the group that had the bucket hears it before the other.
     fn settle(&mut self, is_done: bool) -> Result<(), String> {
         let Some(under) = self.under.take() else { return Ok(()) };
         let end = EndMoveRequest { moved: Some(under.moved), is_done, fences: 0 };
@@ -296,13 +296,13 @@ impl World {
             (self.home, self.epoch, self.moves) = (to, under.moved.attempt, self.moves + 1);
         }
         self.check_elsewhere(1 - self.home, self.epoch)?;
-        // A place of before, and one of which nobody has heard.
+        // The home refuses places of before, and one of which nobody has heard.
         let others = (0..self.attempts + 2).filter(|epoch| *epoch != self.epoch).collect::<Vec<_>>();
         others.into_iter().try_for_each(|epoch| self.check_elsewhere(self.home, epoch))?;
         self.compare()
     }
 
-    /// A new request is refused by a group, as one that has not the bucket by this epoch.
+    /// Checks that a group refuses a new request, as one that does not have the bucket by this epoch.
     fn check_elsewhere(&mut self, group: usize, epoch: u64) -> Result<(), String> {
         self.now_ms += 1;
         let command = OmCommand { bucket: NUMBER, epoch, ..self.command(0, "a") };
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// What was said before is said once more, and changes nothing.
+    /// Says a word of before once more, and checks that it changes nothing.
     fn late(&mut self, word: Word) -> Result<(), String> {
         let group = match &word {
             Word::Rows(group, _)
@@ -334,7 +334,7 @@ impl World {
         }
     }
 
-    /// Deletes all that is left in a group: whether there was anything.
+    /// Deletes all that is left in a group, and answers whether there was anything.
     fn sweep(&mut self, group: usize) -> bool {
         let Some(since) = left_since(&self.groups[group].db, BUCKET).unwrap() else { return false };
         let mut after = Bytes::new();
@@ -367,7 +367,8 @@ impl World {
         }
     }
 
-    /// The move that is under way comes to its end, all that was asked is asked once more, and all that is left goes.
+    /// Brings the move that is under way to its end, asks all requests once more, and sweeps all that is
+    /// left.
     fn end(&mut self) -> Result<(), String> {
         let moves = self.moves;
         while self.under.is_some() && self.moves == moves {
@@ -388,7 +389,8 @@ impl World {
     }
 }
 
-/// What names each block is said, and of what is said to name another one it is filed that it does so no more.
+/// Checks that each row that names a block is said to, and that any other row that is said to has filed that
+/// it does so no more.
 fn check_named(group: &Namespace) -> Result<(), String> {
     let keys = |pieces: &[BlockPiece], row: &[u8]| -> Vec<Vec<u8>> {
         pieces.iter().map(|piece| BlockKey::of(piece).unwrap().named_key(row)).collect()
@@ -415,7 +417,7 @@ fn run(steps: &[Step]) -> Result<u64, String> {
     Ok(world.moves)
 }
 
-/// Cases of which some shows each bug.
+/// The number of cases of which some shows each bug.
 const CASES: u32 = 40;
 
 #[test]
@@ -455,7 +457,7 @@ fn what_is_remembered_does_not_grow_with_the_moves() {
     }
 }
 
-/// Some case shows it.
+/// Checks that some case shows the bug, in these words.
 fn finds(bug: Bug, words: &str) {
     planted::plant(Some(bug));
     let config = Config { failure_persistence: None, max_shrink_iters: 0, ..Config::with_cases(3 * CASES) };

@@ -1,8 +1,9 @@
-//! What is in a bucket, part by part: all its rows, those that change meanwhile once more, and what is remembered of its
-//! requests.
+//! The contents of a bucket, part by part: all its rows, those that change meanwhile once more, and what is
+//! remembered of its requests.
 //!
-//! Rows are read as they are now, in their order. A row that changes behind the place where that has come to is read
-//! again; one before it will be. So nothing of the tables is held on to, and a part is small however long it takes.
+//! Rows are read as they are now, in their order. A row that changes behind the place that the reading has
+//! come to is read again; one ahead of it is yet to be read. So nothing of the tables is held on to, and a
+//! part is small however long it takes.
 
 use crate::ops::about;
 use crate::tables::{
@@ -19,7 +20,7 @@ use std::collections::BTreeSet;
 /// The limits of a part: small beside what a group applies in a second, so that its other buckets do not wait.
 const BYTES_MAX: usize = 512 << 10;
 const COUNT_MAX: usize = 4096;
-/// What is read in the search for requests of the bucket among others, at a time.
+/// The bytes that are read at a time in the search for the bucket's requests among others.
 const SOUGHT_BYTES_MAX: usize = 4 << 20;
 
 pub(crate) struct Parts {
@@ -28,7 +29,7 @@ pub(crate) struct Parts {
     /// The last row that was read in order; before the first there is none.
     last: Vec<u8>,
     has_read_all: bool,
-    /// Rows up to there that have changed since.
+    /// Rows up to `last` that have changed since they were read.
     changed: BTreeSet<Vec<u8>>,
     /// The place in the queue of remembered requests up to which they are read.
     place: u64,
@@ -40,9 +41,9 @@ pub(crate) struct Part {
     pub(crate) rows: Vec<MovedRow>,
     pub(crate) requests: Vec<RememberedRequests>,
     pub(crate) bytes: usize,
-    /// Of rows and requests.
+    /// The number of rows and requests.
     count: usize,
-    /// There was nothing more when it was read.
+    /// Whether there was nothing more when the part was read.
     pub(crate) is_rest: bool,
 }
 
@@ -51,7 +52,7 @@ impl Part {
         self.bytes >= bytes_max || self.count >= count_max
     }
 
-    /// Whether so much more would be too much. What is too much alone goes alone.
+    /// Whether so much more would be too much for the part. What is too much alone goes alone.
     fn has_no_room(&self, bytes: usize, count: usize, count_max: usize) -> bool {
         self.count != 0 && (self.bytes + bytes > BYTES_MAX || self.count + count > count_max)
     }
@@ -64,13 +65,13 @@ impl Part {
 }
 
 impl Parts {
-    /// The tap was opened before, and all is applied that was under way then.
+    /// The parts of a bucket whose tap was opened before: all that was under way then is applied.
     pub(crate) fn new(number: BucketNumber, tap: OpenTap) -> Parts {
         let (last, changed) = Default::default();
         Parts { number, tap, last, has_read_all: false, changed, place: 0, count_max: COUNT_MAX }
     }
 
-    /// The next part. What it has need not be read again.
+    /// Reads the next part. What is in it need not be read again.
     pub(crate) fn next(&mut self, db: &Db) -> anyhow::Result<Part> {
         let seen = self.tap.take();
         if let Some(why) = seen.broken {
@@ -89,7 +90,7 @@ impl Parts {
     }
 
     fn read_changed(&mut self, db: &Db, part: &mut Part) -> anyhow::Result<()> {
-        // Both come on.
+        // While rows are read in order, half of the bytes are theirs: both readings come on.
         let bytes_max = if self.has_read_all { BYTES_MAX } else { BYTES_MAX / 2 };
         while !part.is_full(bytes_max, self.count_max)
             && let Some(row) = self.changed.pop_first()
@@ -119,10 +120,10 @@ impl Parts {
         Ok(())
     }
 
-    /// Whether there are no others.
+    /// Reads remembered requests into the part, and answers whether it has come to the last of them.
     fn read_requests(&mut self, db: &Db, part: &mut Part) -> anyhow::Result<bool> {
         let queue: RequestQueue = db.message(QUEUE_KEY)?.unwrap_or_default();
-        // What came before is forgotten.
+        // Requests before the queue's first are forgotten.
         self.place = self.place.max(queue.first);
         let mut sought = 0;
         for row in rows_from(db, REMEMBERED_PREFIX, &remembered_key(self.place)) {

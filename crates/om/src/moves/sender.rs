@@ -35,14 +35,14 @@ pub(super) struct Sender {
     pub(super) moves: Moves,
     pub(super) replica: Arc<Replica>,
     pub(super) moved: BucketMove,
-    /// Set before its changes wait.
+    /// The moment since which changes of the bucket wait, set before they do.
     frozen_since: OnceLock<Instant>,
 }
 
 /// The parts of one run, as the other group takes them.
 struct Run {
     run: u64,
-    /// Of the last one that was taken.
+    /// The number of the last part that was taken.
     seq: u64,
     parts: Parts,
 }
@@ -66,7 +66,8 @@ impl Sender {
         Sender { moves, replica, moved, frozen_since: OnceLock::new() }
     }
 
-    /// Until the root has settled the attempt and this group has heard so, or something keeps this leader from going on.
+    /// Sends the bucket until the root has settled the attempt and this group has heard so, or something
+    /// keeps this leader from going on.
     pub(super) async fn run(self) {
         let BucketMove { number, attempt, from, to } = self.moved;
         self.moves.counts.begin(number);
@@ -87,14 +88,14 @@ impl Sender {
 
     async fn send(&self) -> Result<(), End> {
         let BucketMove { number, attempt, .. } = self.moved;
-        // Before the run begins: what changes from there on is seen.
+        // The tap is opened before the run begins: what changes from there on is seen.
         let tap = self.replica.followed.taps.open(BucketNumber(number));
         let begun = self.change::<BeginRun>(BeginRunCommand { number, attempt }).await?;
         if begun.is_frozen {
             return Err(End::Undone("another member leads its group since its changes waited".to_owned()));
         }
         let mut run = Run { run: begun.run, seq: 0, parts: Parts::new(BucketNumber(number), tap) };
-        // All there is, and what has changed meanwhile, until that is little.
+        // Send all there is, and what has changed meanwhile, until little is left.
         loop {
             let part;
             (run, part) = self.read(run).await?;
@@ -129,7 +130,7 @@ impl Sender {
                 let last = found.last_move.as_ref().and_then(|last| last.moved);
                 match found.stage() == BucketStage::BucketMoving && last == Some(self.moved) {
                     true => Ok(true),
-                    // Or knows of none, as after a forced reset.
+                    // The root has settled the attempt, or knows of none, as after a forced reset.
                     false => Err(End::Undone("the root does not wait for it".to_owned())),
                 }
             }
@@ -141,7 +142,7 @@ impl Sender {
         }
     }
 
-    /// What is left, and the bucket's record, of a bucket that changes no more.
+    /// Sends what is left of the bucket, which changes no more, and its record.
     async fn send_rest(&self, mut run: Run) -> Result<(), End> {
         loop {
             let part;
@@ -171,7 +172,7 @@ impl Sender {
         record.ok_or_else(|| Failure::new(Code::NotHere, "the bucket is not here any more"))
     }
 
-    /// Until the other group has taken a part.
+    /// Sends a part until the other group has taken it.
     async fn hand_over(&self, run: &mut Run, part: Part, record: Option<BucketRecord>) -> Result<(), End> {
         let Part { rows, requests, bytes, .. } = part;
         if rows.is_empty() && requests.is_empty() && record.is_none() {
@@ -203,8 +204,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Asks the root what becomes of the attempt, until it has said so and this group has heard it: whether the bucket has
-    /// moved. Its first answer counts, and until then nothing is known.
+    /// Asks the root what becomes of the attempt, until it has said so and this group has heard it; answers
+    /// whether the bucket has moved. The root's first answer counts, and until then nothing is known.
     async fn settle(&self, undone: Option<String>) -> Result<bool, Failure> {
         let Bucket { volume, name: bucket, .. } = self.record()?.bucket.unwrap_or_default();
         let BucketMove { number, attempt, .. } = self.moved;
@@ -234,8 +235,9 @@ impl Sender {
         Ok(is_done)
     }
 
-    /// Does here what the root has answered, as the root would ask for: one that was reset knows of no attempt to end. The
-    /// other group forgets what came to stay here, and holds the bucket only when the root says so.
+    /// Does here what the root has answered, as the root would ask for: a root that was reset knows of no
+    /// attempt to end. The other group forgets what came to stay here, and holds the bucket only when the
+    /// root says so.
     async fn end(&self, is_done: bool) -> Result<(), Failure> {
         let end = EndMoveRequest { moved: Some(self.moved), is_done, fences: 0 };
         self.change::<EndSending>(end).await?;
@@ -248,7 +250,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Refuses to go on with what is over, or for others to do.
+    /// Refuses to go on with an attempt that is over, or that others go on with.
     fn check_goes_on(&self) -> Result<(), Failure> {
         self.replica.check_serves(&self.moves.addresses)?;
         let sending = self.replica.dbs.current().message(&sending_key(BucketNumber(self.moved.number)));
@@ -267,7 +269,8 @@ impl Sender {
     }
 }
 
-/// The other group takes nothing of this run. One that has just begun is the last one that there is.
+/// The end of a run of which the other group takes nothing. A run that has just begun is the last one that
+/// there is.
 fn over(seq: u64) -> End {
     match seq {
         1 => End::Undone("the other group knows this attempt as one that has ended".to_owned()),

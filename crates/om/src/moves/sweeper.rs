@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tracing::{debug, info};
 use types::random::random;
 
-/// Until nothing is left, or somebody else leads.
+/// Deletes what a bucket has left here, until nothing is left or somebody else leads.
 pub(super) async fn run(moves: Moves, replica: Arc<Replica>, number: u64) {
     let group = replica.group.id();
     match sweep(&moves, &replica, number).await {

@@ -12,7 +12,7 @@ pub(crate) struct ChangedBucket {
 }
 
 impl ChangedBucket {
-    /// The bucket, or that there is none here.
+    /// The bucket, or the refusal that there is none here.
     pub(crate) fn find(
         apply: &mut Apply<'_, '_>,
         volume: &str,
@@ -26,8 +26,8 @@ impl ChangedBucket {
         BucketNumber(self.is.id)
     }
 
-    /// A key was this and is that. Modulo 2^64, so that what went in comes out again, whatever sizes clients
-    /// say.
+    /// Counts that a key was `was` and is `is`, modulo 2^64, so that what went in comes out again, whatever
+    /// sizes clients say.
     pub(crate) fn count(&mut self, was: Option<&Key>, is: Option<&Key>) {
         let (keys, bytes) =
             (|key: Option<&Key>| u64::from(key.is_some()), |key: Option<&Key>| key.map_or(0, |key| key.size));
@@ -56,7 +56,7 @@ mod tests {
         DeleteKeysRequest, Part, Precondition,
     };
 
-    /// A bucket's counts by its record, after a look at its keys.
+    /// A bucket's counts by its record, checked against its keys.
     fn counted(namespace: &Namespace) -> (u64, u64) {
         let row = record_key(namespace.bucket("photos").unwrap());
         let record: BucketRecord = namespace.db.message(&row).unwrap().unwrap();

@@ -25,7 +25,7 @@ impl Operation for CreateBucket {
         Ok(request)
     }
 
-    /// Whichever group the leader chose at one of its tries.
+    /// The request without its group: at each try the leader may choose another one.
     fn asked(request: &CreateBucketRequest) -> Vec<u8> {
         CreateBucketRequest { group: None, ..request.clone() }.encode_to_vec()
     }
@@ -42,7 +42,7 @@ impl Operation for CreateBucket {
             check_settled(&there, &name)?;
             return Err(Failure::new(Code::BucketExists, format!("bucket `{name}` exists already")).into());
         }
-        // None in entries of before there were several groups.
+        // Entries of before there were several groups name none.
         let (is_placed, group) = (group.is_some(), group.unwrap_or(ROOT));
         let number = draw_number(apply)?;
         let bucket = Some(Bucket { volume, name, created_ms: apply.now_ms });
@@ -54,7 +54,7 @@ impl Operation for CreateBucket {
             apply.tables.put(unsettled_key(BucketNumber(number)), key.clone());
         }
         apply.tables.put(key, entry.encode_to_vec());
-        // Who made it before there were several groups was answered no place, and must be remembered so.
+        // A sender of before there were several groups was answered no place, and must be remembered so.
         Ok(CreateBucketResponse { bucket, place: is_placed.then(|| entry_place(&entry)) })
     }
 }
@@ -72,7 +72,7 @@ pub(super) fn check_settled(entry: &BucketEntry, name: &str) -> Result<(), Refus
     Err(Refusal::Passing(Failure::new(Code::Unavailable, format!("bucket `{name}` is being {what}"))))
 }
 
-/// The bucket is in this group from here on.
+/// Has this group hold a bucket from here on.
 pub(super) fn hold(apply: &mut Apply<'_, '_>, record: BucketRecord) {
     apply.tables.put(record_key(BucketNumber(record.id)), record.encode_to_vec());
 }
@@ -91,7 +91,7 @@ mod tests {
     use crate::ops::testing::Namespace;
     use proto::om::DeleteBucketRequest;
 
-    /// Of the first command of a namespace.
+    /// The time of the first command of a namespace.
     const FIRST_MS: u64 = 1001;
 
     fn request(volume: &str, bucket: &str) -> CreateBucketRequest {

@@ -63,7 +63,7 @@ mod tests {
         root.check_refused::<CreateVolume>(create("mine"), Code::VolumeExists);
         root.check_refused::<CreateVolume>(create("s3v"), Code::VolumeExists);
         root.check_refused::<CreateVolume>(create("Mine"), Code::Invalid);
-        // Another one than that of the same name in s3v. While it is being made it is one, too.
+        // The bucket is another one than that of the same name in s3v. While it is being made it counts, too.
         root.run::<CreateBucket>(bucket("mine")).unwrap();
         root.check_refused::<DeleteVolume>(delete("mine"), Code::VolumeNotEmpty);
         root.check_refused::<DeleteVolume>(delete("min"), Code::NoSuchVolume);

@@ -24,7 +24,7 @@ impl Operation for EndReceiving {
         let moved = command.moved.unwrap_or_default();
         let number = BucketNumber(moved.number);
         let is_let_go = let_go(apply.tables, number)?.is_some_and(|last| moved.attempt <= last);
-        // It is here, or was: the word is late.
+        // The bucket is here, or was: the word is late.
         if is_let_go || apply.tables.get(&record_key(number))?.is_some() {
             return Ok(EndMoveResponse::default());
         }

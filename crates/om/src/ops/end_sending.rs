@@ -23,7 +23,7 @@ impl Operation for EndSending {
         let moved = command.moved.unwrap_or_default();
         let number = BucketNumber(moved.number);
         let record: Option<BucketRecord> = apply.tables.message(&record_key(number))?;
-        // It came back by a later attempt, or went with this one: the word is late.
+        // The bucket came back by a later attempt, or went with this one: the word is late.
         let Some(mut record) = record.filter(|record| record.epoch < moved.attempt) else {
             return Ok(EndMoveResponse::default());
         };

@@ -1,5 +1,5 @@
-//! From here on the group takes no block of these containers that it does not name already: what nobody names of them,
-//! nobody ever will ([`crate::sweep`]).
+//! Fences containers: from here on the group takes no block of them that it does not name already: what
+//! nobody names of them, nobody ever will ([`crate::sweep`]).
 //!
 //! The root numbers its fences, and each look at which it makes some, or none. Any other group notes up to which number it
 //! has all of them: before it has, it takes no bucket ([`Apply::check_fenced`]), so that a group that is made later takes
@@ -14,9 +14,10 @@ use prost::Message;
 use proto::om::{BlockPiece, FenceContainersRequest, FenceContainersResponse, Fences};
 use proto::{Code, Failure};
 
-/// Of one command.
+/// The most containers that one command fences.
 pub(crate) const FENCED_AT_ONCE: usize = 1000;
-/// Far more containers than SCM can have drawn, one after the other: whoever invents more leaves no rows.
+/// The largest number of a container that is fenced: far more than SCM can have drawn, one after the other:
+/// whoever invents more leaves no rows.
 const CONTAINERS_MAX: u64 = 1 << 40;
 /// The time by which the clocks of two leaders may be apart, for numbers: thirty days. Whoever invents a later one shuts no
 /// fence out for good.
@@ -42,7 +43,8 @@ impl Operation for FenceContainers {
         }
     }
 
-    /// `history` is that of the parts before: a group that was reset in between may have lost them.
+    /// Fences the containers. The command's `history` is that of the parts before: a group that was reset in
+    /// between may have lost them.
     fn apply(
         apply: &mut Apply<'_, '_>,
         command: FenceContainersRequest,
@@ -81,7 +83,8 @@ impl Operation for FenceContainers {
 }
 
 impl Apply<'_, '_> {
-    /// With the number that it draws now, a root that was put back would know as much as SCM.
+    /// Stops the sweep where SCM knows of later fences than this root: with the number that it draws now, a
+    /// root that was put back would know as much as SCM.
     fn check_not_put_back(&mut self, known: u64) -> Result<(), Refusal> {
         let number = fences(self.tables)?.number;
         if known <= number || planted::has(Bug::LessIsOverlooked) {
@@ -147,7 +150,7 @@ mod tests {
         namespace.commit("b", 2).unwrap();
         let fenced = namespace.run::<FenceContainers>(fence(ROOT, vec![1, 3], 0)).unwrap();
         assert_eq!((fenced.before, fenced.number, fenced.history), (0, namespace.now_ms, 0));
-        // With other attributes, or by another key: it is there.
+        // A block that is named already is taken, by the same key or by another one.
         namespace.commit("a", 1).unwrap();
         namespace.commit("c", 1).unwrap();
         namespace.commit("b", 2).unwrap();

@@ -1,4 +1,4 @@
-//! What rows name, and what they name no more: it is filed, to go once nobody reads it any more
+//! What rows name, and the filing of what they name no more: it goes once nobody reads it any more
 //! ([`crate::reclaim`]).
 
 use super::Apply;
@@ -31,8 +31,8 @@ impl Apply<'_, '_> {
         Err(Failure::new(code, why).into())
     }
 
-    /// What is remembered of a command is the same at members of all releases. Those of before know no other word, and no
-    /// fences.
+    /// The code by which unused blocks are refused. What is remembered of a command is the same at members of
+    /// all releases, and those of before know no other code than `Invalid`, and no fences.
     fn code_of_unused(&self) -> anyhow::Result<Code> {
         Ok(if fences(self.tables)?.number == 0 { Code::Invalid } else { Code::GivenUp })
     }
@@ -56,14 +56,15 @@ impl Apply<'_, '_> {
         self.delete_pieces(row, replaced.into_iter().filter(|piece| !kept.contains(&piece.block)).collect());
     }
 
-    /// Files pieces that a row names no more. An empty one: none does, which is noted already.
+    /// Files pieces that a row names no more. An empty `row`: no row names them, which is noted already.
     pub(super) fn delete_pieces(&mut self, row: &[u8], pieces: Vec<BlockPiece>) {
         if pieces.is_empty() {
             return;
         }
         let count = self.filed.delete(&pieces);
         let mut row = bytes::Bytes::copy_from_slice(row);
-        // A command of before leaves what upgrading makes of what it left then: members upgrade at different entries.
+        // A command of an earlier release leaves what upgrading makes of what it left then: members upgrade
+        // at different entries.
         if self.rules < RULES {
             blocks::unname(self.tables, &row, &pieces);
             row.clear();
@@ -124,7 +125,7 @@ mod tests {
             namespace.run_as::<CommitKey>(7, lost(2)).unwrap_err();
         }
         assert_eq!(namespace.deleted_containers(), [2]);
-        // Its writer has said the same before, under another id.
+        // The writer has said the same before, under another id.
         namespace.check_refused::<CommitKey>(lost(1), Code::PreconditionFailed);
         let elsewhere = CommitKeyRequest { bucket: "music".into(), ..commit_request("a", 3) };
         namespace.check_refused::<CommitKey>(elsewhere, Code::NoSuchBucket);

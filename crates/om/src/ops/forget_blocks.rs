@@ -1,5 +1,5 @@
-//! Unused blocks go out of the tables: no replica has them any more. So do those that some row names: when that names
-//! them no more they are filed again.
+//! Unused blocks go out of the tables: no replica has them any more. So do those that some row names: when
+//! the row names them no more they are filed again.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::blocks::{BlockKey, IN_CONTAINER_BYTES, NamingRows};
@@ -39,7 +39,7 @@ fn blocks(container: u64, rests: &[u8]) -> impl Iterator<Item = BlockKey> {
     rests.iter().map(move |rest| BlockKey::in_container(container, rest))
 }
 
-/// Whether it was there.
+/// Forgets an unused block, and answers whether it was there.
 fn forget(apply: &mut Apply<'_, '_>, block: &BlockKey) -> anyhow::Result<bool> {
     let key = block.unused_key();
     let Some(UnusedBlock { bytes, .. }) = apply.tables.message(&key)? else { return Ok(false) };

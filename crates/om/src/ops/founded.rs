@@ -39,7 +39,8 @@ fn end_restore(apply: &mut Apply<'_, '_>, names: RestoredNames) -> Result<(), Re
         let why = format!("only {} parts of the backup's rows of this group have come", names.seq);
         return Err(Refusal::Passing(Failure::new(Code::NotYet, why)));
     }
-    // A backup may be restored twice: what was made between counts too, and no more than one a millisecond is.
+    // A backup may be restored twice: what was made in between counts too, and no more than one number is
+    // drawn a millisecond.
     if let Some(next) = next_bucket(apply.tables)? {
         let next = next.saturating_add(NUMBERS_SKIPPED).max(apply.now_ms);
         apply.tables.put(NEXT_BUCKET_KEY.to_vec(), next.to_le_bytes().to_vec());

@@ -100,7 +100,7 @@ pub(crate) trait Operation {
     /// between members.
     fn prepare(request: Self::Request, fresh: Fresh) -> Result<Self::Command, Failure>;
 
-    /// What is asked for: it tells the request from others that come under its id.
+    /// The request as its sender means it, which tells it from others that come under its id.
     fn asked(request: &Self::Request) -> Vec<u8> {
         request.encode_to_vec()
     }
@@ -163,7 +163,8 @@ pub(crate) fn response<O: Operation>(result: om_reply::Result) -> Result<O::Resp
     O::from_reply(result).ok_or_else(|| Failure::internal("the reply is to another kind of request"))
 }
 
-/// Without what a leader adds to the request, and without its bucket's place, which may change between two tries.
+/// The digest of a request, without what a leader adds to it, and without its bucket's place, which may
+/// change between two tries.
 fn digest<O: Operation>(request: &O::Request) -> Bytes {
     let md5 = Md5::new().chain_update(O::NAME).chain_update([0]).chain_update(O::asked(request));
     Bytes::copy_from_slice(&md5.finalize())
@@ -181,7 +182,7 @@ pub(crate) struct Apply<'a, 'db> {
     brought: Vec<RememberedRequests>,
     /// What this entry has filed.
     filed: &'a mut Filed,
-    /// How it goes about blocks.
+    /// The rules about blocks by which the command is applied: those of its leader's release.
     rules: u32,
 }
 
@@ -197,7 +198,8 @@ impl<'a, 'db> Apply<'a, 'db> {
         Apply { tables, index, now_ms, place, about, brought: Vec::new(), filed, rules }
     }
 
-    /// The bucket that the command is about, and whose contents it may change: every command that does asks here.
+    /// The record of the bucket that the command is about, and whose contents it may change: every command
+    /// that does asks here.
     pub(crate) fn record(&mut self, volume: &str, bucket: &str) -> Result<BucketRecord, Refusal> {
         let record = bucket_record(self.tables, BucketNamed { place: self.place, volume, bucket })?;
         if record.frozen && !planted::has(Bug::FreezeLeftOut) {
@@ -212,7 +214,7 @@ impl<'a, 'db> Apply<'a, 'db> {
         Ok(BucketNumber(self.record(volume, bucket)?.id))
     }
 
-    /// What is here of a bucket is to be deleted, row by row.
+    /// Notes that what is here of a bucket is to be deleted, row by row.
     pub(crate) fn leave(&mut self, bucket: BucketNumber) {
         self.tables.put(left_key(bucket), self.index.to_le_bytes().to_vec());
     }

@@ -40,7 +40,8 @@ impl Operation for MoveBucket {
             }
             BucketStage::BucketLive | BucketStage::BucketMaking | BucketStage::BucketDropping => {}
         }
-        // As buckets have: no attempt is numbered like one that a root before a forced reset has begun.
+        // The number is drawn as for a bucket: no attempt is numbered like one that a root before a forced
+        // reset has begun.
         let attempt = draw_number(apply)?;
         let moved = Some(BucketMove { number: entry.number, attempt, from: entry.group, to });
         entry.last_move = Some(LastMove { moved, since_ms: apply.now_ms, undone: String::new() });

@@ -1,6 +1,7 @@
-//! How far each group of names is, as the root has heard. A group that is less far than it was, or has another history, has
-//! other names than it had: somebody may still have those that are lacking, and they look like blocks that nobody names.
-//! So it stops the sweep, until an operator says that there are no others.
+//! Notes how far each group of names is, as the root has heard. A group that is less far than it was, or has
+//! another history, has other names than it had: somebody may still have those that are lacking, and they
+//! look like blocks that nobody names. So it stops the sweep, until an operator says that there are no
+//! others.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{FENCES_KEY, ROOT, Refusal, fences, seen, seen_key};
@@ -40,7 +41,7 @@ impl Operation for NoteGroups {
     }
 }
 
-/// Why a group may have fewer names than it had; `number`: of the root's last fences.
+/// The reason why a group may have fewer names than it had; `number` is that of the root's last fences.
 fn less_than_before(before: Option<GroupSeen>, now: &GroupSeen, number: u64) -> Option<String> {
     if now.group != ROOT && now.number > number {
         let is = now.number;
@@ -94,7 +95,7 @@ mod tests {
         fences(&root.db).unwrap().number
     }
 
-    /// Why the sweep is stopped once a group has said this.
+    /// The reason why the sweep is stopped once a group has said this.
     fn stopped(root: &mut Namespace, group: GroupSeen) -> String {
         let command = NoteGroupsCommand { number: number(root), groups: vec![group] };
         root.run::<NoteGroups>(command).unwrap().stop.unwrap_or_default().why

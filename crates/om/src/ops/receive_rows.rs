@@ -1,5 +1,5 @@
-//! A part of what is in a bucket that comes from another group. It is here, and in no bucket, until the root says that the
-//! bucket has moved.
+//! Takes a part of what is in a bucket that comes from another group. The part is here, and in no bucket,
+//! until the root says that the bucket has moved.
 //!
 //! Parts of a run are taken in their order, each once; the first part of a later run, or of a later attempt, is taken
 //! when all that came before it is deleted.
@@ -22,7 +22,7 @@ impl Operation for ReceiveRows {
     type Command = ReceiveRowsRequest;
     type Response = ReceiveRowsResponse;
     wire!(ReceiveRows);
-    /// One row may be as large as a command that makes one.
+    /// The most bytes of a command: one row may be as large as a command that makes one.
     const COMMAND_BYTES_MAX: usize = 12 << 20;
 
     fn prepare(request: ReceiveRowsRequest, _: Fresh) -> Result<ReceiveRowsRequest, Failure> {
@@ -68,7 +68,8 @@ impl Operation for ReceiveRows {
     }
 }
 
-/// What the row of before named is the bucket's all the same, where that is.
+/// Takes a row. What it named before is not filed as deleted here: the blocks are the bucket's, wherever that
+/// is.
 fn take(tables: &mut Overlay<'_>, row: MovedRow) -> anyhow::Result<()> {
     let before = blocks::pieces_in(tables, &row.key)?;
     blocks::unname(tables, &row.key, &before);
@@ -82,7 +83,8 @@ fn take(tables: &mut Overlay<'_>, row: MovedRow) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What has come by this run, which may begin with that; `None`: the run is over, or what it sends is here.
+/// The record of what has come by this run, made anew when the run begins; `None`: the run is over, or what
+/// it sends is here.
 fn in_run(apply: &mut Apply<'_, '_>, moved: BucketMove, run: u64) -> Result<Option<IncomingBucket>, Refusal> {
     let number = BucketNumber(moved.number);
     let is_let_go = let_go(apply.tables, number)?.is_some_and(|last| moved.attempt <= last);
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(group.records(b"d"), [], "nothing of it is to go");
     }
 
-    /// Of a leader that is none any more: what it swept has come again since.
+    /// The command is that of a leader that is none any more: what it swept has come again since.
     #[test]
     fn a_late_command_to_delete_what_is_left_deletes_nothing_else() {
         let mut group = Namespace::empty();

@@ -31,7 +31,7 @@ impl Operation for ReleaseBucket {
     ) -> Result<ReleaseBucketResponse, Refusal> {
         let BucketPlace { number, epoch, .. } = command.place.unwrap_or_default();
         let number = BucketNumber(number);
-        // It was moved meanwhile: the question is late.
+        // The bucket was moved meanwhile: the question is late.
         let record: Option<BucketRecord> = apply.tables.message(&record_key(number))?;
         let is_late = record.map_or(is_elsewhere(apply, number)?, |record| record.epoch > epoch);
         if is_late {
@@ -47,17 +47,18 @@ impl Operation for ReleaseBucket {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Released {
     Gone,
-    /// And the last attempt that was refused.
+    /// The bucket has keys; `refused` is the last attempt that was refused.
     HasKeys {
         refused: u64,
     },
 }
 
-/// Attempts that a root may be ahead by: one, unless a forced reset took some of this group's memory. Whoever
-/// invents more shuts no bucket for good.
+/// The most attempts that a root may be ahead by: one, unless a forced reset took some of this group's
+/// memory. Whoever invents more shuts no bucket for good.
 const AHEAD_MAX: u64 = 1_000_000;
 
-/// Attempt 0 is the root's own, on a bucket of its own, which nobody asks for twice.
+/// Lets go of a bucket, unless it has a key. Attempt 0 is the root's own, on a bucket of its own, which
+/// nobody asks for twice.
 pub(super) fn release(
     apply: &mut Apply<'_, '_>,
     number: BucketNumber,

@@ -1,4 +1,4 @@
-//! Answers that requests got lately: a request that its sender repeats because the answer was lost takes
+//! The answers that requests got lately: a request that its sender repeats because the answer was lost takes
 //! effect once, and is answered as it was then.
 //!
 //! A refusal is remembered too. Of two tries the first may come late, when the second was refused and its
@@ -40,13 +40,13 @@ const REMEMBERED_BYTES_MAX: u64 = 2 << 30;
 const FORGOTTEN_AT_ONCE: usize = 4;
 /// The length of a request's id, and of its digest.
 const ID_BYTES: usize = 16;
-/// Odd, with ones and zeros all over it.
+/// The factor by which ids are folded: odd, with ones and zeros all over it.
 const FOLDING: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The requests that tables remember, in memory: the place of each one's entry. Follows from the tables alone.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remembered {
-    /// By the folded id: of two that are the same then the later one is remembered.
+    /// The places of entries by folded id: of two ids that fold to the same the later one is remembered.
     places: HashMap<u64, u64>,
 }
 
@@ -81,7 +81,7 @@ impl Remembered {
     }
 }
 
-/// Ids are random; where only a part of one is, all of that counts.
+/// Folds an id. Ids are random; where only a part of one is, all of that part counts.
 fn folded(id: &[u8]) -> u64 {
     let id = id.first_chunk().map_or(0, |id| u128::from_be_bytes(*id));
     ((id >> 64) as u64).wrapping_mul(FOLDING) ^ id as u64
@@ -95,7 +95,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The answer to it when its id was answered before.
+    /// The answer to the request when its id was answered before.
     fn answer(&self, digest: &[u8], reply: &OmReply) -> OmReply {
         match digest == self.digest {
             true => reply.clone(),
@@ -117,14 +117,14 @@ pub(super) struct Requests<'a> {
     remembered: &'a mut Remembered,
     queue: RequestQueue,
     has_forgotten: bool,
-    /// Of this entry.
+    /// The requests of this entry.
     own: Vec<Own>,
     /// The time of the newest of them.
     at_ms: u64,
 }
 
 impl<'a> Requests<'a> {
-    /// Forgets what is old.
+    /// Begins an entry: forgets what is old.
     pub(super) fn begin(
         tables: &mut Overlay<'_>,
         remembered: &'a mut Remembered,
@@ -160,7 +160,7 @@ impl<'a> Requests<'a> {
         Ok(answer_in(&entry, request))
     }
 
-    /// With no room for one more request, what is to be answered: nothing was done, and nothing is remembered.
+    /// The answer where there is no room for one more request: nothing was done, and nothing is remembered.
     pub(super) fn full(&self) -> Option<OmReply> {
         let RequestQueue { bytes, requests, .. } = self.queue;
         (bytes > REMEMBERED_BYTES_MAX || requests >= REMEMBERED_MAX).then(|| {
@@ -228,9 +228,9 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// What an entry's requests are, and were answered, that were about a bucket; `None`: none was.
+/// Those of an entry's requests that were about a bucket, and their answers; `None`: none was.
 pub(crate) fn about(entry: RememberedRequests, bucket: BucketNumber) -> Option<RememberedRequests> {
-    // Those of before format 7 do not say it.
+    // Entries of before format 7 do not say which buckets they were about.
     let buckets = if entry.buckets.is_empty() { vec![bucket.0; entry.replies.len()] } else { entry.buckets };
     let is_about: Vec<bool> = buckets.iter().map(|about| *about == bucket.0).collect();
     let of_each = |all: &[u8]| -> Bytes {
@@ -275,7 +275,7 @@ fn forget(
             .get(&key)?
             .with_context(|| format!("what is remembered at {} is not there", queue.first))?;
         let oldest: RememberedRequests = decode(&key, &value)?;
-        // One whose leader's clock was far ahead must not keep all that come after it.
+        // An entry whose leader's clock was far ahead must not keep all that come after it.
         let is_old = u128::from(now_ms.abs_diff(oldest.at_ms)) > REMEMBERED.as_millis();
         let requests = oldest.replies.len() as u64;
         if (!is_old && !planted::has(Bug::RequestsForgottenSoon))
@@ -351,7 +351,7 @@ mod tests {
         namespace.commit("b", 3).unwrap();
         namespace.run_as::<CommitKey>(other, commit_request("b", 2)).unwrap();
         assert_eq!(namespace.key("b").unwrap().etag, "etag-3");
-        // The earlier one is forgotten.
+        // The earlier of the two ids is forgotten.
         namespace.run_as::<CommitKey>(one, commit_request("c", 4)).unwrap();
         assert_eq!(namespace.key("c").unwrap().etag, "etag-4");
     }
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!((other.code, other.retry), (Code::Invalid, proto::Retry::No), "{other}");
         let delete = DeleteBucketRequest { volume: volume.clone(), bucket: bucket.clone() };
         namespace.run_as::<DeleteBucket>(8, delete).unwrap_err();
-        // To the byte what was refused, and another kind.
+        // This is to the byte what was refused, and of another kind.
         let create = CreateBucketRequest { volume, bucket, group: None };
         assert_eq!(namespace.run_as::<CreateBucket>(8, create).unwrap_err().code, Code::Invalid);
         assert_eq!(namespace.key("a").unwrap().etag, "etag-1");

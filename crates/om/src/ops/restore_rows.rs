@@ -14,7 +14,7 @@ impl Operation for RestoreRows {
     type Command = RestoreRowsRequest;
     type Response = RestoreRowsResponse;
     wire!(RestoreRows);
-    /// As what comes from another group.
+    /// The most bytes of a command: as many as of rows that come from another group.
     const COMMAND_BYTES_MAX: usize = 12 << 20;
 
     fn prepare(request: RestoreRowsRequest, _: Fresh) -> Result<RestoreRowsRequest, Failure> {

@@ -1,4 +1,5 @@
-//! A bucket is sent to another group ([`crate::moves`]): from when on, by whom, and from when on it changes no more.
+//! The sending of a bucket to another group ([`crate::moves`]): from when on it is sent, by which run, and
+//! from when on it changes no more.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{BucketNumber, Read, Refusal, let_go, record_key, runs_before, sending_key};
@@ -9,8 +10,8 @@ use proto::om::{
 };
 use proto::{Code, Failure};
 
-/// A bucket is to be sent. An attempt that this group has heard the end of begins no second time: the root's word may be
-/// late.
+/// Notes that a bucket is to be sent. An attempt that this group has heard the end of begins no second time:
+/// the root's word may be late.
 pub(crate) struct SendBucket;
 
 impl Operation for SendBucket {
@@ -40,7 +41,7 @@ impl Operation for SendBucket {
         if moved.attempt <= record.moves.max(record.epoch) {
             return Ok(SendBucketResponse { is_sent: false, is_done: false });
         }
-        // What was under way by an earlier attempt is over: the root begins no other before.
+        // Whatever an earlier attempt had begun is over: the root begins no other before.
         (record.moves, record.frozen) = (moved.attempt, false);
         apply.tables.put(record_key(number), record.encode_to_vec());
         let sending = SendingBucket { moved: Some(moved), run: runs_before(apply.tables)? };
@@ -49,7 +50,7 @@ impl Operation for SendBucket {
     }
 }
 
-/// The sending of a bucket by this attempt, and its record, or that there is none any more.
+/// The sending of a bucket by this attempt, and its record, or the refusal that the attempt is over.
 fn sent(
     apply: &Apply<'_, '_>,
     number: BucketNumber,
@@ -63,7 +64,8 @@ fn sent(
     Ok(sending.filter(is_of).zip(record).ok_or_else(over)?)
 }
 
-/// The group's leader sends all there is from here on. What an earlier one sent, and is still on its way, counts no more.
+/// Begins a run: the group's leader sends all there is from here on. What an earlier leader sent, and is
+/// still on its way, counts no more.
 pub(crate) struct BeginRun;
 
 impl Operation for BeginRun {
@@ -87,7 +89,7 @@ impl Operation for BeginRun {
     }
 }
 
-/// What is in the bucket changes no more until the root has settled the attempt; reads go on.
+/// Freezes a bucket: what is in it changes no more until the root has settled the attempt; reads go on.
 pub(crate) struct FreezeBucket;
 
 impl Operation for FreezeBucket {

@@ -20,7 +20,7 @@ impl Operation for SettleBucket {
         Ok(request)
     }
 
-    /// The question: who asks once more need not know the outcome any more.
+    /// The question without the outcome, which whoever asks once more need not know any more.
     fn asked(request: &SettleBucketCommand) -> Vec<u8> {
         SettleBucketCommand { is_gone: false, refused: 0, ..request.clone() }.encode_to_vec()
     }
@@ -36,7 +36,7 @@ impl Operation for SettleBucket {
             0 => BucketStage::BucketMaking,
             _ => BucketStage::BucketDropping,
         };
-        // Otherwise it was settled before; it is there still.
+        // The attempt was settled before, and the bucket is there still.
         if entry.stage() != asked_for || entry.deletions != deletion {
             return Ok(SettleBucketReply { is_gone: false });
         }
@@ -109,7 +109,7 @@ mod tests {
             is_found
         }
 
-        /// Begins to delete it; the number of the attempt.
+        /// Begins to delete the bucket, and returns the number of the attempt.
         fn delete(&mut self) -> Result<u64, Failure> {
             let request = DeleteBucketRequest { volume: "s3v".into(), bucket: "far".into() };
             self.root.run::<DeleteBucket>(request).map(|response| response.deletion)
@@ -169,7 +169,7 @@ mod tests {
         assert!(two.settle(second, true));
         assert!(!two.is_there());
         assert_eq!(two.delete().unwrap_err().code, Code::NoSuchBucket);
-        // Whoever asks once more is told what it was.
+        // Whoever asks once more is told what the outcome was.
         assert!(!two.settle(first, true));
         assert!(two.settle(second, true));
     }
@@ -237,7 +237,7 @@ mod tests {
         two.home.check_refused::<CommitKey>(put(), Code::NotHere);
         two.home.place = Some(BucketPlace { number: two.place.number + 1, ..two.place });
         two.home.check_refused::<CommitKey>(put(), Code::NotHere);
-        // That is not remembered: the same request is carried out where the bucket is.
+        // The refusal is not remembered: the same request is carried out where the bucket is.
         two.home.place = Some(BucketPlace { epoch: 1, ..two.place });
         assert!(two.home.run_as::<CommitKey>(79, put()).is_err());
         two.home.place = Some(two.place);

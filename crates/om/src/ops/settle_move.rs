@@ -46,7 +46,8 @@ impl Operation for SettleMove {
     }
 }
 
-/// Whoever asks all groups for names sees that one may have gone past it.
+/// Counts a move, by which whoever asks all groups for names sees that a bucket may have gone past the
+/// question.
 fn count_move(apply: &mut Apply<'_, '_>) -> anyhow::Result<()> {
     let before = fences(apply.tables)?;
     let after = Fences { moves: before.moves + 1, ..before };
@@ -59,7 +60,7 @@ fn is_at(entry: &BucketEntry, stage: BucketStage, attempt: u64) -> bool {
     entry.stage() == stage && moved.is_some_and(|moved| moved.attempt == attempt)
 }
 
-/// Both groups know what became of an attempt.
+/// Notes that both groups know what became of an attempt.
 pub(crate) struct MoveEnded;
 
 impl Operation for MoveEnded {

@@ -1,5 +1,5 @@
-//! Deleted pieces that have waited long enough become unused blocks, which stand by container. What a row names again is
-//! unused no more; that it was filed is an error, which is counted.
+//! Deleted pieces that have waited long enough become unused blocks, which stand by container. A block that a
+//! row names again is not unused; that it was filed is an error, which is counted.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::blocks::{self, BlockKey};
@@ -23,8 +23,9 @@ impl Operation for SortDeleted {
         Ok(request)
     }
 
-    /// `after` is a record that is gone already: reading past what is deleted and not yet compacted takes long. Records
-    /// come with greater keys only, so that those up to `last` are no others than the leader has seen.
+    /// Sorts records of deleted pieces. `after` is a record that is gone already: reading past what is
+    /// deleted and not yet compacted takes long. Records come with greater keys only, so that those up to
+    /// `last` are no others than the leader has seen.
     fn apply(apply: &mut Apply<'_, '_>, command: SortDeletedCommand) -> Result<SortDeletedReply, Refusal> {
         let mut room = command.pieces_max as usize;
         let mut reply = SortDeletedReply { after: command.after };
@@ -45,14 +46,15 @@ impl Operation for SortDeleted {
     }
 }
 
-/// The records of which some has so many pieces, or less.
+/// Reads the records after `after` and up to `last`, at most `pieces_max` of them: so many have as many
+/// pieces, or more.
 fn read(
     apply: &Apply<'_, '_>,
     after: &[u8],
     last: &[u8],
     pieces_max: usize,
 ) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    // None is empty.
+    // No record is empty.
     let records = apply.tables.scan_after(DELETED_PREFIX, after).take(pieces_max);
     records.take_while(|record| record.as_ref().map_or(true, |(key, _)| key.as_slice() <= last)).collect()
 }
@@ -95,7 +97,7 @@ mod tests {
     use crate::ops::testing::{Namespace, commit_request, pieces};
     use proto::om::UnusedTotals;
 
-    /// Sorts all that is filed, so many pieces at a time: how often it was asked.
+    /// Sorts all that is filed, so many pieces at a time, and returns how often it was asked.
     fn sort_all(namespace: &mut Namespace, pieces_max: u32) -> usize {
         let last =
             Bytes::from(namespace.records(b"d").last().map(|(key, _)| key.clone()).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The sweep goes on: an operator takes the names that groups have now for all that there are.
+//! Lets the sweep go on: an operator takes the names that groups have now for all that there are.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{FENCES_KEY, Refusal, SEEN_PREFIX, fences, seen_key};
@@ -18,8 +18,8 @@ impl Operation for StartSweep {
         Ok(request)
     }
 
-    /// From here on groups are compared with these. The root's number goes past all that others have heard of: it is behind
-    /// nobody any more.
+    /// From here on groups are compared with what they say now. The root's number goes past all that others
+    /// have heard of: it is behind nobody any more.
     fn apply(apply: &mut Apply<'_, '_>, command: StartSweepCommand) -> Result<StartSweepReply, Refusal> {
         let before = fences(apply.tables)?;
         let heard = command.groups.iter().map(|group| group.number).chain([command.number, before.number]);

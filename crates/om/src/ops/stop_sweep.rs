@@ -1,5 +1,5 @@
-//! Nothing is swept until an operator starts it: somebody has said so, or SCM knows of later fences than the root, which was
-//! put back.
+//! Stops the sweep until an operator starts it again: somebody has said so, or SCM knows of later fences than
+//! the root, which was put back.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{Refusal, fences};
@@ -19,7 +19,7 @@ impl Operation for StopSweep {
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: StopSweepCommand) -> Result<StopSweepReply, Refusal> {
-        // A leader of before has seen that SCM knows what a later one has told it.
+        // A leader before this one has seen that SCM knows what a later one has told it.
         if command.number == 0 || command.number == fences(apply.tables)?.number {
             apply.stop_sweep(command.why)?;
         }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proto::Failure;
 use proto::om::{SweepRowsCommand, SweepRowsReply};
 
-/// Part of the replicated state: all members delete the same.
+/// The most rows that one command deletes. Part of the replicated state: all members delete the same.
 const ROWS_AT_ONCE: usize = 1000;
 
 pub(crate) struct SweepRows;
@@ -22,8 +22,9 @@ impl Operation for SweepRows {
         Ok(request)
     }
 
-    /// `after` is the last row that a command before deleted: reading past what is deleted and not yet compacted takes
-    /// long. Nothing is written under the number meanwhile; of what is left since another entry this one knows nothing.
+    /// Deletes some rows. `after` is the last row that a command before deleted: reading past what is deleted
+    /// and not yet compacted takes long. Nothing is written under the number meanwhile; of what is left since
+    /// another entry this one knows nothing.
     fn apply(apply: &mut Apply<'_, '_>, command: SweepRowsCommand) -> Result<SweepRowsReply, Refusal> {
         let number = BucketNumber(command.number);
         let is_left = left_since(apply.tables, number)? == Some(command.since);

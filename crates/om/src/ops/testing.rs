@@ -18,7 +18,7 @@ pub(crate) struct Namespace {
     pub(crate) taps: Arc<Taps>,
     next_index: u64,
     pub(crate) now_ms: u64,
-    /// Of the bucket that is meant from now on; it is found by name where there is none.
+    /// The place of the bucket that is meant from now on; `None`: the bucket is found by name.
     pub(crate) place: Option<BucketPlace>,
     _dir: tempfile::TempDir,
 }
@@ -32,7 +32,7 @@ impl Namespace {
         namespace
     }
 
-    /// Tables in which nothing is.
+    /// A namespace with empty tables.
     pub(crate) fn empty() -> Namespace {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
@@ -40,7 +40,8 @@ impl Namespace {
         Namespace { db, remembered, taps, next_index: 0, now_ms: 1000, place: None, _dir: dir }
     }
 
-    /// The same of a log whose entries, and so requests, have other numbers than those of other namespaces.
+    /// A namespace with empty tables and a log whose entries, and so requests, have other numbers than those
+    /// of other namespaces.
     pub(crate) fn empty_from(next_index: u64) -> Namespace {
         Namespace { next_index, ..Namespace::empty() }
     }
@@ -50,7 +51,7 @@ impl Namespace {
         self.run_as::<O>(u128::from(self.next_index) << 64, request)
     }
 
-    /// The same for a request with a known id.
+    /// Prepares and applies a request with a known id.
     pub(crate) fn run_as<O: Operation>(
         &mut self,
         id: u128,
@@ -109,12 +110,12 @@ impl Namespace {
         assert_eq!(but_filed(self), before, "a refused command changed the tables");
     }
 
-    /// In the root: a group was so far.
+    /// Notes in the root how far a group was.
     pub(crate) fn set_seen(&mut self, seen: proto::om::GroupSeen) {
         self.put_records(vec![(crate::tables::seen_key(seen.group), seen.encode_to_vec())]);
     }
 
-    /// Tables as they were before.
+    /// Puts the tables back to these records.
     pub(crate) fn set_records(&mut self, records: &[(Vec<u8>, Vec<u8>)]) {
         let mut overlay = Overlay::new(&self.db);
         self.records(b"").into_iter().for_each(|(key, _)| overlay.delete(key));
@@ -152,7 +153,7 @@ impl Namespace {
         bucket_number(&self.db, BucketNamed { place: self.place.map(InGroup::from), volume: VOLUME, bucket })
     }
 
-    /// How much is filed, after a look at all of it.
+    /// The totals of what is filed, checked against all that is.
     pub(crate) fn totals(&self) -> UnusedTotals {
         let totals: UnusedTotals = self.db.message(UNUSED_TOTALS_KEY).unwrap().unwrap_or_default();
         let counted = crate::upgrade::count_filed(&self.db).unwrap();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proto::Failure;
 use proto::om::{WalkDroppedCommand, WalkDroppedReply};
 
-/// Part of the replicated state: all members delete the same.
+/// The most rows that one command deletes. Part of the replicated state: all members delete the same.
 const ROWS_AT_ONCE: usize = 500;
 
 pub(crate) struct WalkDropped;
@@ -22,8 +22,8 @@ impl Operation for WalkDropped {
         Ok(request)
     }
 
-    /// `after` is the last row that a command before deleted. The bucket's number is not reachable any more: nothing
-    /// comes under it.
+    /// Deletes some rows. `after` is the last row that a command before deleted. The bucket's number is not
+    /// reachable any more: nothing comes under it.
     fn apply(apply: &mut Apply<'_, '_>, command: WalkDroppedCommand) -> Result<WalkDroppedReply, Refusal> {
         let number = BucketNumber(command.number);
         let is_dropped = apply.tables.get(&dropped_key(number))?.is_some();

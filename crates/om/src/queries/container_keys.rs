@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proto::om::{BucketRecord, ContainerKey, ListContainerKeysRequest, ListContainerKeysResponse};
 use statedb::Db;
 
-/// Rows that are looked at for a page: some are said to name what they name no more.
+/// The most rows that are looked at for a page: some are said to name what they name no more.
 const LOOKED_AT_MAX: usize = 10_000;
 
 /// A page of the keys and parts that name blocks of a container, by block.
@@ -33,7 +33,8 @@ pub(crate) fn container_keys(
     Ok(page)
 }
 
-/// A row, by its key: `k`, bucket and key, or `p`, bucket, upload and number of the part.
+/// The answer's entry for a row, by the row's key: `k`, bucket and key, or `p`, bucket, upload and number of
+/// the part.
 fn told(db: &Db, block: &BlockKey, row: &[u8], bytes: u64) -> anyhow::Result<ContainerKey> {
     let number = row.get(1..).and_then(|rest| rest.first_chunk()).context("a row is of a bucket")?;
     let (number, rest) = (u64::from_be_bytes(*number), &row[9..]);

@@ -3,7 +3,7 @@ use crate::tables::{InGroup, Refusal, bucket_entry, entry_place};
 use proto::om::{HeadBucketRequest, HeadBucketResponse};
 use statedb::Db;
 
-/// Whether a bucket exists, and where it is. One that may be deleted is there until it is.
+/// Whether a bucket exists, and where it is. A bucket that is being deleted is there until it is gone.
 pub(crate) struct HeadBucket;
 
 impl Query for HeadBucket {

@@ -9,9 +9,9 @@ use proto::om::{
 };
 use statedb::Db;
 
-/// Blocks of one answer, of each of its two lists: 400 KB each.
+/// The most blocks of each of the two lists of an answer: 400 KB each.
 const BLOCKS_MAX: usize = 16_384;
-/// Containers of one answer: a leap for each, some milliseconds together.
+/// The most containers of an answer: a leap for each, some milliseconds together.
 const CONTAINERS_MAX: usize = 10_000;
 
 /// What the group knows of a container's blocks: what rows name, or are said to, and what waits to go.
@@ -21,7 +21,7 @@ pub(crate) fn known_blocks(
 ) -> Result<ListKnownBlocksResponse, Refusal> {
     let (from, to) = (bound(&request.from, 0)?, bound(&request.to, u8::MAX)?);
     let is_fenced = Read::get(db, &fenced_key(request.container))?.is_some();
-    // In this order: what is named becomes what is unused, and never the other way round.
+    // The named blocks are read first: what is named becomes unused, and never the other way round.
     let named = List::read(db, NAMED_PREFIX, request.container, from, to)?;
     let unused = List::read(db, UNUSED_PREFIX, request.container, from, to)?;
     let next = named.next.into_iter().chain(unused.next).min();
@@ -46,7 +46,7 @@ fn bound(given: &[u8], missing: u8) -> Result<InContainer, Failure> {
 
 struct List {
     blocks: Vec<InContainer>,
-    /// The first one that had no room.
+    /// The first block that had no room.
     next: Option<InContainer>,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use crate::sweep::testing::unuse_all;
     use proto::om::{BlockPiece, FenceContainersRequest};
 
-    /// A key with so many blocks of a container.
+    /// Puts a key that has these blocks of a container.
     fn put(namespace: &mut Namespace, key: &str, container: u64, locals: std::ops::Range<u64>) {
         let mut request = commit_request(key, container);
         let key = request.key.as_mut().unwrap();

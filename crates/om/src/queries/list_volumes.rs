@@ -22,7 +22,7 @@ impl Query for ListVolumes {
         let from = [&volume_key(&request.after)[..], b"\0"].concat();
         let mut scan = Scan::new(db, VOLUMES_PREFIX, &from);
         let mut volumes = Vec::new();
-        // One more than fits, so that it is known whether there is more.
+        // One volume more than fits is read, so that it is known whether there is more.
         while volumes.len() <= limit
             && let Some((key, value)) = scan.record()?
         {

@@ -61,7 +61,7 @@ pub(crate) fn read<Q: Query>(
     read
 }
 
-/// A look, after what was read, whether the bucket is here still: what one has left that went to another group is
+/// Checks, after a read, that the bucket is here still: what a bucket that went to another group has left is
 /// deleted row by row, and a page of half of it is none.
 fn check_still_here(db: &impl tables::Read, place: Option<InGroup>) -> Result<(), Refusal> {
     if place.is_some() {

@@ -3,7 +3,7 @@ use crate::tables::{InGroup, Refusal, bucket_record};
 use proto::om::{StatBucketRequest, StatBucketResponse};
 use statedb::Db;
 
-/// How much is in a bucket.
+/// The number of a bucket's keys, and their bytes.
 pub(crate) struct StatBucket;
 
 impl Query for StatBucket {

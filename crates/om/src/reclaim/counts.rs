@@ -42,12 +42,12 @@ const FAILED: Metric = Metric {
     name: "flotilla_om_reclaim_failed_total",
     help: "Times that a group could not go on with what is unused: SCM did not answer, or it is led elsewhere.",
 };
-/// Containers that are told of by number.
+/// The most containers that operators are told of by number.
 const CONTAINERS_TOLD: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(crate) struct UnusedCounts {
-    /// Of groups that are led here.
+    /// What waits in each group that is led here.
     waits: Mutex<BTreeMap<GroupId, Arc<Waits>>>,
     pub(super) forgotten: Counter,
     pub(super) failed: Counter,
@@ -66,7 +66,7 @@ impl UnusedCounts {
         self.waits.lock().expect("no holder panics").get(&group).cloned()
     }
 
-    /// What waits in a group.
+    /// The answer to an operator who asks what waits to go in a group.
     pub(crate) fn unused(&self, group: GroupId, tables: &Db) -> anyhow::Result<GetUnusedResponse> {
         let waits = self.of(group).unwrap_or_default();
         let containers = waits.oldest(CONTAINERS_TOLD).into_iter().map(|(container, said)| UnusedContainer {

@@ -1,14 +1,16 @@
-//! What nobody names any more goes from the disks: each group says it to SCM, which has datanodes give it up, and says of
-//! which blocks no replica is left. Only then are they forgotten here (docs/space.md).
+//! Blocks that nobody names any more go from the disks: each group tells SCM of them, which has datanodes
+//! give them up, and says of which blocks no replica is left. Only then are those forgotten here
+//! (docs/space.md).
 //!
 //! ```text
 //! a row names a block no more ──► deleted pieces ──reclaim_after──► unused blocks ──SCM: gone──► nothing
 //!                                 d, by time                        e, by container
 //! ```
 //!
-//! The leader of a group drives it. All of it may be done again, by whoever leads by then, or by one that leads no more:
-//! what is unused stays so ([`crate::ops::SortDeleted`]; nothing takes it again), and SCM is asked until it is gone. What
-//! a leader keeps in memory is when to ask for which container again ([`waits`]).
+//! The leader of a group drives this. Each step may be done again, by whoever leads by then, or by one that
+//! leads no more: what is unused stays so ([`crate::ops::SortDeleted`]; nothing takes it again), and SCM is
+//! asked until it is gone. What a leader keeps in memory is when to ask for which container again
+//! ([`waits`]).
 
 mod counts;
 #[cfg(test)]
@@ -31,7 +33,7 @@ use tokio::time::sleep;
 use types::{Clock, GroupId};
 use worker::Worker;
 
-/// The time after which a new leader begins.
+/// The time after which a new leader of a group begins to reclaim.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The way of unused blocks from the groups that are led here to SCM.
@@ -43,7 +45,7 @@ pub(crate) struct Reclaim {
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counts: Arc<UnusedCounts>,
-    /// What is deleted may be read for so long.
+    /// The time for which what is deleted may still be read.
     pub(crate) after: Duration,
 }
 

@@ -143,7 +143,7 @@ impl World {
         self.check_named()
     }
 
-    /// May be refused.
+    /// Writes a key, which may be refused.
     fn put(&mut self, key: u8, pieces: Vec<BlockPiece>, if_absent: bool) {
         let mut request = commit_request(std::str::from_utf8(&name(key)).unwrap(), 1);
         let key = request.key.as_mut().unwrap();
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Of one part, as the others would be too small for it.
+    /// Completes the upload with its first part alone: parts before the last would be too small.
     fn complete(&mut self, if_absent: bool) {
         let ((volume, bucket), upload) = (place(), self.upload.clone());
         let parts = self
@@ -198,7 +198,7 @@ impl World {
         assert!(self.names.run::<WalkDropped>(walk).unwrap().is_done);
     }
 
-    /// Whether there was anything.
+    /// Sorts some of what is deleted, and answers whether there was anything.
     fn sort(&mut self, pieces_max: u32) -> bool {
         let Deleted::UpTo(last) = portion::deleted(&self.names.db, b"", b"e").unwrap() else {
             return false;
@@ -208,7 +208,8 @@ impl World {
         true
     }
 
-    /// Gives up what the tables say is unused, which must not be named. Whether there was anything.
+    /// Gives up what the tables say is unused, which must not be named, and answers whether there was
+    /// anything.
     fn discard(&mut self) -> Result<bool, String> {
         let portion = portion::unused(&self.names.db, 0, &self.waits, Instant::now()).unwrap();
         let is_any = !portion.containers.is_empty();
@@ -238,7 +239,7 @@ impl World {
         }
     }
 
-    /// All that is not named goes, and the tables know of nothing else.
+    /// Checks that all that is not named goes, and that the tables know of nothing else in the end.
     fn end(&mut self) -> Result<(), String> {
         let number = self.names.bucket("photos").unwrap().0;
         while self.sort(7) {}
@@ -291,7 +292,7 @@ fn run(steps: &[Step]) -> Result<usize, String> {
     Ok(world.gone.len())
 }
 
-/// Cases of which some shows the bug.
+/// The number of cases of which some shows the bug.
 const CASES: u32 = 60;
 
 #[test]

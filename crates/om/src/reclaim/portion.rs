@@ -1,5 +1,5 @@
-//! What is read of the tables at a time: deleted pieces that have waited long enough, and unused blocks by container,
-//! looked up once more.
+//! The portions in which the tables are read: deleted pieces that have waited long enough, and unused blocks
+//! by container, looked up once more.
 
 use super::waits::Waits;
 use crate::blocks::{BlockKey, NAMED_PREFIX, NamingRows, UNUSED_PREFIX, container_prefix, naming_row};
@@ -13,20 +13,20 @@ use proto::om::{DeletedPieces, UnusedBlock};
 use statedb::Db;
 use tokio::time::Instant;
 
-/// What SCM takes in a call.
+/// The most containers, and the most blocks, that SCM takes in a call.
 const CONTAINERS_MAX: usize = 64;
 const BLOCKS_MAX: usize = 16_384;
-/// Pieces that one command sorts, which takes some milliseconds.
+/// The most pieces that one command sorts, which takes some milliseconds.
 pub(super) const PIECES_AT_ONCE: usize = 2048;
 
-/// The records of deleted pieces that one command is to sort: up to this one. Or none, and when the oldest there is was
-/// deleted; 0: there is none.
+/// The deleted pieces that one command is to sort: the records up to a key; or none, as all are young, and
+/// the time at which the oldest was deleted, 0: there is none.
 pub(super) enum Deleted {
     UpTo(Bytes),
     Young { oldest_ms: u64 },
 }
 
-/// Records after the one and before the other.
+/// Reads records of deleted pieces, after one key and before another.
 pub(super) fn deleted(db: &Db, after: &[u8], before: &[u8]) -> anyhow::Result<Deleted> {
     let (mut last, mut pieces) = (None, 0);
     for row in rows_from(db, DELETED_PREFIX, &[DELETED_PREFIX.max(after), b"\0"].concat()) {
@@ -60,16 +60,17 @@ pub(super) struct OfContainer {
     pub(super) bytes: u64,
     /// Blocks that some row names, and that should not be here.
     pub(super) named: Vec<BlockKey>,
-    /// When the oldest of those that were looked at was deleted.
+    /// The time at which the oldest of the blocks that were looked at was deleted.
     pub(super) oldest_ms: u64,
-    /// There are more.
+    /// Whether the container has more unused blocks than those that were looked at.
     pub(super) is_part: bool,
 }
 
-/// Reads from a container on, and past those whose turn is later.
+/// Reads unused blocks from a container on, and past the containers whose turn is later.
 pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow::Result<Portion> {
     let mut unused = Scan::new(db, UNUSED_PREFIX, &container_prefix(UNUSED_PREFIX, from));
-    // Of later than what is unused: what a row names meanwhile is seen, and what is unused none takes.
+    // This view is later than that of unused blocks: what a row names meanwhile is seen, and what is unused
+    // no row takes.
     let mut named = Named::new(db, from);
     let (mut containers, mut room) = (Vec::new(), BLOCKS_MAX);
     while let Some((key, _)) = unused.record()? {
@@ -89,7 +90,7 @@ pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow:
     Ok(Portion { containers, next: None })
 }
 
-/// And how many blocks were looked at.
+/// Reads the unused blocks of a container; returns them, and how many were looked at.
 fn of_container(
     unused: &mut Scan<'_>,
     named: &mut Named<'_>,
@@ -131,11 +132,11 @@ fn of_container(
 enum Look {
     Unnamed,
     Named,
-    /// A row is said to name it that does no more: what it named is deleted, and will be sorted.
+    /// A row is said to name the block, and does no more: what it named is deleted, and will be sorted.
     Unsure,
 }
 
-/// What names which block.
+/// The rows of `l`, in order, and what the rows that they speak of name.
 struct Named<'a> {
     db: &'a Db,
     scan: Scan<'a>,
@@ -143,7 +144,7 @@ struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// From a container on.
+    /// Begins with the blocks of a container.
     fn new(db: &'a Db, from: u64) -> Named<'a> {
         let scan = Scan::new(db, NAMED_PREFIX, &container_prefix(NAMED_PREFIX, from));
         Named { db, scan, rows: NamingRows::default() }
@@ -155,8 +156,8 @@ impl<'a> Named<'a> {
             return Ok(Look::Unnamed);
         }
         let (prefix, mut look) = (block.named_prefix(), Look::Unnamed);
-        // At the end there is nothing from an earlier place on. To look again would go past all that was deleted there,
-        // for each block.
+        // A scan that is at its end stays there: nothing comes later. To look again would go past all that
+        // was deleted there, for each block.
         if self.scan.record()?.is_some_and(|(key, _)| key < prefix.as_slice()) {
             self.scan.leap(&prefix);
         }
@@ -185,7 +186,7 @@ mod tests {
     use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
     use std::time::Duration;
 
-    /// Behind all records.
+    /// A key behind all records of deleted pieces.
     const ALL: &[u8] = b"e";
 
     /// Tables in which so many blocks of each container are unused.
@@ -243,7 +244,8 @@ mod tests {
         assert_eq!(sizes(&later), [(1, 1024, true), (2, 9000, false)]);
     }
 
-    /// What names blocks no more was deleted, which RocksDB goes past until it has compacted.
+    /// Rows of `l` were deleted when they named blocks no more, and RocksDB goes past them until it has
+    /// compacted.
     #[tokio::test]
     async fn deleted_rows_are_gone_past_once_and_not_for_each_block() {
         const BLOCKS: u64 = 2000;

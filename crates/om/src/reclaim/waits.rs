@@ -10,13 +10,13 @@ use tokio::time::Instant;
 /// SCM holds what it was asked for longer than the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(20);
-/// Of one at which nodes are at work.
+/// The longest pause for a container at which nodes are at work.
 const PAUSE_UNDER_WAY_MAX: Duration = Duration::from_secs(2);
-/// Containers whose turn is kept, some hundred bytes each; of more it is asked each time.
+/// The most containers whose turn is kept, some hundred bytes each; of others SCM is asked each time.
 const WAITS_MAX: usize = 65_536;
-/// Blocks by which it is tried whether a container still waits.
+/// The number of blocks by which it is tried whether a container still waits.
 const BLOCKS_TRIED: usize = 1024;
-/// Of the reason: enough for people.
+/// The most characters of a reason that are kept: enough for people.
 const WHY_CHARS_MAX: usize = 200;
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Waits(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     containers: BTreeMap<u64, Wait>,
-    /// When the oldest piece was deleted that is not sorted yet; 0: there is none.
+    /// The time at which the oldest piece was deleted that is not sorted yet; 0: there is none.
     deleted_ms: u64,
 }
 
@@ -60,8 +60,9 @@ impl Waits {
         known.containers.get(&container).is_some_and(|wait| wait.again_at > now)
     }
 
-    /// How many blocks of a container SCM is asked about at a time: of one that waits for something few, so that many of
-    /// these cost little. Of one that is open all, since their number says whether it is closed.
+    /// The most blocks of a container that SCM is asked about at a time: few of a container that waits for
+    /// something, so that many such cost little; all of one that is open, since by their number SCM decides
+    /// whether to close it.
     pub(super) fn blocks_max(&self, container: u64) -> usize {
         use DiscardState::{DiscardAway, DiscardHeld, DiscardPaused, DiscardTroubled, DiscardUnknown};
         let known = self.0.lock().expect("no holder panics");
@@ -73,7 +74,7 @@ impl Waits {
         }
     }
 
-    /// The container waits.
+    /// Notes that a container waits, and what was said of it.
     pub(super) fn note(&self, container: u64, said: Said, now: Instant) {
         let mut known = self.0.lock().expect("no holder panics");
         let before = known.containers.get(&container).filter(|before| before.said.state == said.state);
@@ -87,7 +88,7 @@ impl Waits {
         }
     }
 
-    /// Nothing of the container waits that was seen.
+    /// Forgets a container of which nothing that was seen waits any more.
     pub(super) fn remove(&self, container: u64) {
         self.0.lock().expect("no holder panics").containers.remove(&container);
     }
@@ -96,20 +97,20 @@ impl Waits {
         self.0.lock().expect("no holder panics").deleted_ms = deleted_ms;
     }
 
-    /// When the next container's turn is.
+    /// The moment of the next container's turn.
     pub(super) fn next(&self) -> Option<Instant> {
         let known = self.0.lock().expect("no holder panics");
         known.containers.values().map(|wait| wait.again_at).min()
     }
 
-    /// When the oldest was deleted of all that waits and was seen; 0: nothing does.
+    /// The time at which the oldest was deleted of all that waits and was seen; 0: nothing does.
     pub(crate) fn oldest_ms(&self) -> u64 {
         let known = self.0.lock().expect("no holder panics");
         let of_containers = known.containers.values().map(|wait| wait.said.oldest_ms);
         of_containers.chain([known.deleted_ms]).filter(|ms| *ms != 0).min().unwrap_or_default()
     }
 
-    /// How many containers wait, by what was said of them; none is a number, too.
+    /// The number of containers that wait, by what was said of them; a state that no container is in has a 0.
     pub(crate) fn states(&self) -> BTreeMap<DiscardState, u64> {
         use DiscardState::*;
         let all = [
@@ -128,7 +129,7 @@ impl Waits {
         states
     }
 
-    /// Those that wait longest, with what was said of them.
+    /// The containers that wait longest, with what was said of them.
     pub(crate) fn oldest(&self, count: usize) -> Vec<(u64, Said)> {
         let known = self.0.lock().expect("no holder panics");
         let mut all: Vec<_> = known.containers.iter().map(|(number, wait)| (*number, &wait.said)).collect();

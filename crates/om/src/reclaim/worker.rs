@@ -27,27 +27,28 @@ use types::random::random;
 
 /// The pauses after a round that failed.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-/// Between two looks at what there is: no shorter than this, and no longer than that.
+/// The limits of the pause between two looks at what there is.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A look each so many parts of the time that what is deleted has to wait.
+/// The number of looks in the time that what is deleted has to wait.
 const LOOKS_WHILE_WAITING: u32 = 20;
-/// Blocks that one command forgets, which takes some milliseconds.
+/// The most blocks that one command forgets, which takes some milliseconds.
 const FORGOTTEN_AT_ONCE: usize = 2048;
-/// Dropped buckets that are walked in a round.
+/// The most dropped buckets that are walked in a round.
 const DROPPED_AT_ONCE: usize = 100;
 
 pub(super) struct Worker {
     reclaim: Reclaim,
     replica: Arc<Replica>,
     waits: Arc<Waits>,
-    /// Records of deleted pieces up to there are sorted.
+    /// The key up to which records of deleted pieces are sorted.
     sorted: Bytes,
     seen: Seen,
 }
 
-/// What was deleted when. No clock decides that, as clocks may be apart: a record has waited once this leader has seen it
-/// for so long. Another one begins anew.
+/// The keys up to which this leader has seen deleted pieces, and when. No wall clock decides how long a
+/// record has waited, as clocks may be apart: it has once this leader has seen it for so long. Another leader
+/// begins anew.
 #[derive(Default)]
 struct Seen(VecDeque<(Instant, Vec<u8>)>);
 
@@ -73,7 +74,7 @@ impl Worker {
         Worker { reclaim, replica, waits, sorted, seen }
     }
 
-    /// Until somebody else leads.
+    /// Reclaims what is unused until somebody else leads.
     pub(super) async fn run(mut self) {
         let group = self.replica.group.id();
         self.reclaim.counts.begin(group, self.waits.clone());
@@ -105,7 +106,8 @@ impl Worker {
         next.map_or(look, |next| next.min(look)).max(PAUSE_MIN)
     }
 
-    /// Whether SCM was asked for all whose turn it is.
+    /// Sorts what has waited, and has SCM discard what is unused; answers whether SCM was asked about all
+    /// whose turn it is.
     async fn round(&mut self) -> Result<bool, Failure> {
         self.walk_dropped().await?;
         self.sort().await?;
@@ -160,7 +162,8 @@ impl Worker {
         }
     }
 
-    /// Has SCM discard what was read, and forgets what is gone. Whether no more is to be asked for now.
+    /// Has SCM discard what was read, and forgets what is gone. Answers whether no more is to be asked for
+    /// now.
     async fn discard(&self, portion: Portion) -> Result<bool, Failure> {
         for found in portion.containers.iter().filter(|found| !found.named.is_empty()) {
             self.report_named(found);
@@ -169,7 +172,7 @@ impl Worker {
         let (asked, rest): (Vec<_>, Vec<_>) =
             portion.containers.into_iter().partition(|found| !found.blocks.is_empty());
         for found in rest {
-            // What is left of it is looked at again.
+            // What is left of the container is looked at again.
             self.wait(&found, DiscardProgress::default());
         }
         if asked.is_empty() {
@@ -202,7 +205,7 @@ impl Worker {
         self.waits.note(found.container, said, Instant::now());
     }
 
-    /// What SCM says of each, in their order.
+    /// Asks SCM to discard blocks of containers; returns what it says of each container, in their order.
     async fn ask(&self, asked: &[OfContainer]) -> Result<Vec<DiscardProgress>, Failure> {
         let cluster = self.reclaim.disk.stamp().cluster;
         let unused = |found: &OfContainer| UnusedBlocks {

@@ -4,20 +4,20 @@ use crate::blocks::IN_CONTAINER_BYTES;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
-/// What tells a block from the others of its container, as it sorts.
+/// The part of a block's name that tells it from the others of its container, as it sorts.
 pub(super) type InContainer = [u8; IN_CONTAINER_BYTES];
 
 /// Blocks of a replica, in their order, with their lengths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) blocks: Vec<(InContainer, u64)>,
-    /// There are no more behind these.
+    /// Whether there are no more behind these.
     pub(super) is_last: bool,
 }
 
 impl Listed {
-    /// All that may be known within the part: from its first local up to its last block, which is empty where it goes up to
-    /// the end.
+    /// The bounds of what may be known within the part: from its first local up to its last block; the second
+    /// is empty where the part goes up to the end.
     pub(super) fn range(&self, from_local: u64) -> (Bytes, Bytes) {
         let mut from = [0; IN_CONTAINER_BYTES];
         from[..8].copy_from_slice(&from_local.to_be_bytes());
@@ -40,9 +40,9 @@ impl Listed {
 /// What all groups know of a part.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Some row names these, or is said to.
+    /// The blocks that some row names, or is said to.
     pub(super) named: BTreeSet<InContainer>,
-    /// These wait to go already.
+    /// The blocks that wait to go already.
     pub(super) unused: BTreeSet<InContainer>,
 }
 
@@ -57,12 +57,12 @@ pub(super) fn blocks(packed: &[u8]) -> impl Iterator<Item = InContainer> {
     packed.as_chunks::<IN_CONTAINER_BYTES>().0.iter().copied()
 }
 
-/// What came of it.
+/// The differences between a replica and what groups know.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Nobody knows these.
+    /// The blocks that the replica has and no group knows, with their lengths.
     pub(super) orphans: Vec<(InContainer, u64)>,
-    /// These are named, and the replica has them not.
+    /// The blocks that are named and that the replica does not have.
     pub(super) missing: Vec<InContainer>,
 }
 

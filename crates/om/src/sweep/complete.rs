@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-/// Goes on, wherever a group is led from here.
+/// Gets the fences that groups lack, wherever one is led from here.
 pub(crate) async fn complete_always(sweep: Sweep) {
     loop {
         for replica in sweep.replicas.open() {
@@ -48,7 +48,8 @@ impl Sweep {
             .map(drop)
     }
 
-    /// Nobody knows which fences the root has lost; but nothing is fenced before it is closed.
+    /// Has the root fence anew every container that is not open: nobody knows which fences it has lost, but
+    /// nothing is fenced before it is closed.
     async fn complete_root(&self, root: &Root) -> Result<(), Failure> {
         let history = root.read(runs_before).await?;
         let mut after = 0;

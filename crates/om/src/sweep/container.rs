@@ -18,7 +18,7 @@ use proto::{Code, Failure};
 use std::collections::BTreeSet;
 use tracing::info;
 
-/// Blocks of a container that a replica lacks and all others are asked for, one by one.
+/// The most blocks of a container that a replica lacks and all others are asked for, one by one.
 const MISSING_MAX: usize = 1000;
 
 impl Worker {
@@ -27,7 +27,8 @@ impl Worker {
         let Some(info) = self.closed(container).await? else { return Ok(()) };
         let mut swept = SweptContainer::default();
         let asked = Asking { worker: self, container, sources: sources(&info) };
-        // After the fence: a group that gets its first bucket later has this fence before.
+        // The groups are read after the fence was made: a group that gets its first bucket later has this
+        // fence before.
         let since = Since::read(&asked).await?;
         let lost = match asked.sources.is_empty() {
             true => self.lost_with_container(container, &since.groups).await?,

@@ -34,11 +34,11 @@ const WAITING: Metric = Metric {
     name: "flotilla_om_sweep_waiting_containers",
     help: "Containers that are fenced and wait to be swept; of the root.",
 };
-/// Names that are told of, one by one.
+/// The most lost names that are told of, one by one.
 const LOST_TOLD: usize = 1000;
-/// Of a failure: enough for people.
+/// The most characters of a failure that are kept: enough for people.
 const WHY_CHARS_MAX: usize = 300;
-/// Containers that operators may ask for at a time.
+/// The most containers that operators may ask for at a time.
 const REQUESTED_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub(crate) struct SweepCounts {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The root is led from here.
+    /// Whether the root is led from here.
     is_leader: bool,
     paused: String,
     is_stopped: bool,
@@ -62,13 +62,13 @@ struct State {
     under_way: u64,
     last_failure: String,
     last_failure_ms: u64,
-    /// By container: how many names, and some of them.
+    /// The lost names, by container: how many, and some of them.
     lost: BTreeMap<u64, (u64, Vec<LostKey>)>,
     requested: Requested,
 }
 
 impl State {
-    /// What is left at the end of a leader: as its counters, the last failure is one of the process.
+    /// The state without what a leader knew: like the counters, the last failure belongs to the process.
     fn forgotten(&mut self) -> State {
         let last_failure = std::mem::take(&mut self.last_failure);
         State { last_failure, last_failure_ms: self.last_failure_ms, ..State::default() }
@@ -107,7 +107,7 @@ impl SweepCounts {
         change(&mut self.state.lock().expect("no holder panics"))
     }
 
-    /// Another leader's knowledge is of no use.
+    /// Begins to lead: what was known of an earlier time as leader is of no use.
     pub(super) fn begin(&self) {
         self.change(|state| {
             let requested = std::mem::take(&mut state.requested);
@@ -131,7 +131,7 @@ impl SweepCounts {
         self.change(|state| state.look = look);
     }
 
-    /// One of those that the look saw was swept for the first time.
+    /// Notes that one of the containers that the look saw was swept for the first time.
     pub(super) fn note_first(&self) {
         self.change(|state| {
             state.look.unswept = state.look.unswept.saturating_sub(1);
@@ -149,7 +149,7 @@ impl SweepCounts {
         self.change(|state| (state.last_failure, state.last_failure_ms) = (why, now_ms));
     }
 
-    /// What is lost in a container, in place of what was known of it.
+    /// Notes what is lost in a container, in place of what was known of it.
     pub(super) fn note_lost(&self, container: u64, count: u64, some: Vec<LostKey>) {
         self.change(|state| {
             state.lost.remove(&container);
@@ -166,7 +166,7 @@ impl SweepCounts {
         self.change(|state| state.lost.keys().copied().collect())
     }
 
-    /// An operator wants a container, or 0: all, to be swept now.
+    /// Notes that an operator wants a container, or 0: all, to be swept now.
     pub(crate) fn request(&self, container: u64) {
         self.change(|state| match container {
             0 => state.requested.all = true,
@@ -178,7 +178,7 @@ impl SweepCounts {
         self.wanted.notify_one();
     }
 
-    /// They could not be taken on.
+    /// Takes back requests that could not be taken on.
     pub(super) fn give_back(&self, requested: Requested) {
         self.change(|state| {
             state.requested.all |= requested.all;
@@ -194,7 +194,7 @@ impl SweepCounts {
         self.change(|state| state.requested.is_any())
     }
 
-    /// For operators. `tables` are the root's.
+    /// The answer to an operator who asks how far the sweep is. `tables` are the root's.
     pub(crate) fn told(&self, tables: &Db, container: u64) -> anyhow::Result<GetSweepResponse> {
         let row = if container == 0 { None } else { Read::get(tables, &fenced_key(container))? };
         let swept: Option<SweptContainer> =

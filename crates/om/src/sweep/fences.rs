@@ -21,24 +21,25 @@ pub(crate) struct New<'a> {
 /// What a group may lack.
 #[derive(Clone, Copy)]
 pub(crate) enum Lacks<'a> {
-    /// What its number says.
+    /// What the group's number says.
     ByNumber,
-    /// These, if it has those before, by its number.
+    /// These fences, if by its number the group has those before.
     New(New<'a>),
-    /// All, whatever its number says: it has said that it lacks one.
+    /// All fences, whatever the group's number says: it has said that it lacks one.
     All,
 }
 
 /// What a group was told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Told {
-    /// How far it is since.
+    /// How far the group is since.
     pub(super) seen: GroupSeen,
-    /// All fences, as it did not have those of before: in it they are young.
+    /// Whether it was told all fences, as it did not have those of before: in it they are young.
     pub(super) is_all: bool,
 }
 
-/// What is to be sent to a group that says this of itself.
+/// The fences that are to be sent to a group that has them up to `known`, from a root that has them up to
+/// `number`.
 fn sent<'a>(number: u64, known: u64, lacks: Lacks<'a>) -> Option<Lacks<'a>> {
     match lacks {
         Lacks::All => Some(Lacks::All),
@@ -59,7 +60,7 @@ pub(super) async fn send<F>(
 where
     F: Future<Output = Result<FenceContainersResponse, Failure>>,
 {
-    // Before the rows: they are all that there were at this number, or more.
+    // The number is read before the rows: they are all that there were at this number, or more.
     let Fences { number, lacks: is_root_short, .. } = fences(&*root).map_err(broken)?;
     if is_root_short {
         let why = "the root was reset or restored, and makes its fences anew";
@@ -195,7 +196,7 @@ mod tests {
         let told = brought(&root, &group, Lacks::New(New { before, number, containers })).await;
         assert_eq!((what(told), fenced(&group)), ((number, false), vec![1, 2, 3]));
 
-        // Somebody else's came between what the group has and these.
+        // Fences of somebody else came between what the group has and these.
         fence(&mut root, &[4]);
         let containers = &[5][..];
         let FenceContainersResponse { before, number, .. } = fence(&mut root, containers);
@@ -224,7 +225,8 @@ mod tests {
         assert!(brought(&root, &group, Lacks::All).await.is_all);
         assert_eq!(fenced(&group), [1, 2]);
 
-        // It knows of numbers that this root has not drawn: of one before it, and of other fences.
+        // The group knows of numbers that this root has not drawn: those of a root before it, which had other
+        // fences.
         let group = RefCell::new(Namespace::empty());
         let later = FenceContainersRequest { complete_to: number + 100, ..said };
         group.borrow_mut().run::<FenceContainers>(later).unwrap();

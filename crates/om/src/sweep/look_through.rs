@@ -7,25 +7,26 @@ use proto::Failure;
 use proto::om::{FileOrphansReply, SweptContainer};
 use std::collections::BTreeSet;
 
-/// Blocks of one command, which takes some milliseconds.
+/// The most blocks of one command, which takes some milliseconds.
 pub(super) const FILED_AT_ONCE: usize = 1024;
 
 /// What a sweep asks about a container.
 pub(super) trait Asked {
-    /// How often a bucket came to be in another group.
+    /// The number of times that a bucket came to be in another group.
     async fn moves(&self) -> Result<u64, Failure>;
     /// All groups that may have a bucket.
     async fn groups(&self) -> Result<BTreeSet<u64>, Failure>;
-    /// What a replica has from this local on.
+    /// A part of the blocks that a replica has, from this local on.
     async fn list(&self, from_local: u64) -> Result<Listed, Failure>;
     /// What these groups know of the part.
     async fn known(&self, groups: &BTreeSet<u64>, from_local: u64, part: &Listed) -> Result<Known, Failure>;
-    /// Refused, if a bucket has moved since it was counted.
+    /// Files blocks that no group knows; refused, if a bucket has moved since `moves` was counted.
     async fn file(&self, orphans: &[(InContainer, u64)], moves: u64) -> Result<FileOrphansReply, Failure>;
 }
 
-/// What is the same for all parts of a container. An entry of a bucket that is read after the count names the place that the
-/// bucket has for as long as the count stays what it is; so the groups are never older than the count.
+/// The count of moves and the groups, which are the same for all parts of a container. An entry of a bucket
+/// that is read after the count names the place that the bucket has for as long as the count stays what it
+/// is; so the groups are never older than the count.
 #[derive(Debug)]
 pub(super) struct Since {
     moves: u64,
@@ -89,7 +90,7 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
 
-    /// Blocks of a part.
+    /// The number of blocks of a part.
     const PART: usize = 2;
 
     /// Groups with the blocks that they name, and an operator who moves all of one group's to another one, which may be new,

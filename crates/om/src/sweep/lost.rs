@@ -1,5 +1,5 @@
-//! Names without a block. Nothing is lost before all that may have it have said that they have not, and it is named still
-//! after that; what is lost is told of, by name, and never "repaired".
+//! Names without a block. No block is lost before all that may have it have said that they do not, and it is
+//! named still after that; what is lost is told of, by name, and never "repaired".
 
 use super::compare::InContainer;
 use super::outside::Word;
@@ -14,14 +14,14 @@ use proto::{Code, Failure};
 use std::collections::BTreeSet;
 use tracing::error;
 
-/// Names of one container that are told of.
+/// The most names of one container that are told of.
 const TOLD_MAX: usize = 1000;
-/// Containers that names are of and that there are not, of one look.
+/// The most containers that one look asks after, of those that names are of and SCM does not list.
 const UNKNOWN_MAX: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Lost {
-    /// Names; of very many at least so many.
+    /// The number of names; of very many at least so many.
     pub(super) count: u64,
     pub(super) some: Vec<LostKey>,
 }
@@ -57,7 +57,8 @@ enum Fate {
     Lost(&'static str),
 }
 
-/// By SCM's word, which may be that of a leader of before, and the nodes that have a replica.
+/// The fate of a container by SCM's word, which may be that of an earlier leader, and by the nodes that have
+/// a replica.
 fn fate(state: Option<ContainerState>, holders: Option<&[String]>) -> Fate {
     match (state, holders) {
         (None | Some(ContainerState::ContainerDeleted), None) => Fate::Unsure,
@@ -70,7 +71,7 @@ fn fate(state: Option<ContainerState>, holders: Option<&[String]>) -> Fate {
 }
 
 impl Worker {
-    /// Of blocks that one replica lacks, what no other has and somebody names.
+    /// The names of blocks that one replica lacks and no other has.
     pub(super) async fn lost_blocks(
         &self,
         container: u64,
@@ -94,7 +95,8 @@ impl Worker {
         Ok(lost)
     }
 
-    /// All that is named of a container without a replica that can be listed: lost, if nobody has one of any kind.
+    /// The names of all blocks of a container without a replica that can be listed: they are lost, if nobody
+    /// has one of any kind.
     pub(super) async fn lost_with_container(
         &self,
         container: u64,
@@ -145,7 +147,7 @@ impl Worker {
         true
     }
 
-    /// The rows of a group that name a block, or any of the container's.
+    /// Adds the rows of a group that name a block, or any of the container's.
     async fn names(
         &self,
         group: u64,
@@ -163,7 +165,8 @@ impl Worker {
                 if block.is_some_and(|block| key.block.as_ref() != Some(&block.to_proto())) {
                     return Ok(());
                 }
-                // What comes, or has left, is where its bucket is.
+                // Rows without a bucket here are those of one that comes, or has left: its group tells of
+                // them.
                 if !key.bucket_name.is_empty() {
                     lost.add(group, key, why, now_ms);
                 }
@@ -182,15 +185,15 @@ impl Worker {
         keys.await
     }
 
-    /// Names of blocks in containers that SCM has deleted or does not know, and no node has. Answers whether there are none,
-    /// for certain.
+    /// Finds names of blocks in containers that SCM has deleted or does not know, and no node has. Answers
+    /// whether there are none, for certain.
     pub(super) async fn find_unknown(&self) -> Result<bool, Failure> {
         let groups = self.root.groups().await?;
         let mut named = BTreeSet::new();
         for group in &groups {
             self.named_containers(*group, &mut named).await?;
         }
-        // After that: what is named was there before.
+        // SCM's list is read after the names: a container was there before anything in it was named.
         self.leave_unknown(&mut named).await?;
         let before = self.sweep.counts.lost_containers();
         let (mut unknown, mut is_well) = (BTreeSet::new(), named.len() <= UNKNOWN_MAX);
@@ -240,7 +243,7 @@ impl Worker {
         }
     }
 
-    /// Leaves those of which SCM does not say that they are there.
+    /// Takes from `named` the containers of which SCM says that they are there.
     async fn leave_unknown(&self, named: &mut BTreeSet<u64>) -> Result<(), Failure> {
         let mut after = 0;
         loop {

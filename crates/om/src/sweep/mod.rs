@@ -63,17 +63,19 @@ pub(crate) struct Sweep {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counts: Arc<SweepCounts>,
     pub(crate) times: Times,
-    /// Of this process's software.
+    /// The version of this process's software.
     pub(crate) version: String,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// A container is swept once it has been closed for so long,
+    /// The time for which a container has been closed before it is swept.
     pub(crate) after: Duration,
-    /// and again after that. `None`: only those that an operator asks for are swept.
+    /// The time after which a container is swept again. `None`: only those that an operator asks for are
+    /// swept.
     pub(crate) every: Option<Duration>,
-    /// A fence is so old before anything is decided by it: a group that is reset to before it has lost more than that.
+    /// The age of a fence before anything is decided by it: a group that is reset to before it has lost more
+    /// than that.
     pub(crate) behind_fence: Duration,
 }
 

@@ -41,11 +41,11 @@ enum Step {
     Move,
     /// A whole move.
     MoveOver,
-    /// What is left of it where it was goes.
+    /// What the bucket has left where it was goes.
     Left,
     /// The time of --reclaim-after passes.
     Pass,
-    /// Another leader of the root: it begins anew.
+    /// Another leader of the root begins anew.
     NewLeader,
     /// The bucket's group is reset to what it was some time ago, but not longer ago than that time.
     Reset,
@@ -81,12 +81,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// How far the sweep of a container is.
 enum Sweep {
-    /// These groups are yet to fence it.
+    /// The groups in `left` are yet to fence the container.
     Fencing {
         container: u64,
         left: Vec<usize>,
     },
-    /// All have; the time is yet to pass.
+    /// All groups have fenced it; the time is yet to pass.
     Waiting {
         container: u64,
     },
@@ -99,7 +99,7 @@ enum Sweep {
     },
 }
 
-/// How far the move is.
+/// How far the move of the bucket is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moving {
     Begun(BucketMove),
@@ -125,13 +125,13 @@ struct World {
     there: BTreeSet<BlockKey>,
     /// Tables as they were when the time passed last: no reset goes further back.
     before: [Records; 3],
-    /// The same of the time before that.
+    /// Tables as they were when the time passed before that.
     older: [Records; 3],
     /// The right tables of groups that run on older ones.
     right: BTreeMap<usize, Records>,
     /// The number of fences that SCM was told of.
     scm: u64,
-    /// What was filed by then.
+    /// The last record of deleted pieces that was filed when the time passed last.
     waited: [Bytes; 3],
     given_up: usize,
 }
@@ -266,7 +266,7 @@ impl World {
         };
     }
 
-    /// The next group is asked; after the last one what nobody knows is filed.
+    /// Asks the next group; after the last one files what nobody knows.
     fn ask(
         &mut self,
         container: u64,
@@ -303,7 +303,7 @@ impl World {
         self.groups[group].run::<FenceContainers>(fence).unwrap()
     }
 
-    /// A group is told of all fences, once it is noted what it says of itself.
+    /// Tells a group of all fences, once it is noted what it says of itself.
     fn bring(&mut self, group: usize) -> u64 {
         let number = fences(&self.groups[0].db).unwrap().number;
         let said = self.fence(group, Vec::new(), 0);
@@ -320,7 +320,7 @@ impl World {
         self.groups[0].run::<NoteGroups>(NoteGroupsCommand { number, groups }).unwrap();
     }
 
-    /// An operator knows when there are no other names.
+    /// Has an operator start the sweep, who knows when there are no other names.
     fn start(&mut self) {
         if !self.right.is_empty() {
             return;
@@ -363,7 +363,7 @@ impl World {
         }
     }
 
-    /// Fences and what was filed are old enough from here on.
+    /// Has the time pass: fences and what was filed are old enough from here on.
     fn pass(&mut self) {
         for group in 0..3 {
             if self.right.contains_key(&group) {
@@ -386,7 +386,7 @@ impl World {
 
     fn reclaim(&mut self) {
         for group in 0..3 {
-            // What was deleted in it is another matter.
+            // What was deleted in an old copy is another matter.
             if group != 0 && self.right.contains_key(&group) {
                 continue;
             }
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// What a group has unused, and does not name itself, goes from the replicas.
+    /// Gives up what a group has unused, and does not name itself: it goes from the replicas.
     fn give_up(&mut self, group: usize) {
         for (key, _) in self.groups[group].records(UNUSED_PREFIX) {
             let block = BlockKey::in_key(&key).unwrap();
@@ -502,7 +502,7 @@ impl World {
         }
     }
 
-    /// What a reset does to a move is no matter of this.
+    /// Resets the bucket's group, while no move is under way: what a reset does to one is no matter of this.
     fn reset(&mut self) {
         if !self.is_at_rest(&self.before[self.home]) {
             return;
@@ -538,7 +538,7 @@ impl World {
         }
     }
 
-    /// All that nobody names goes.
+    /// Checks that all that nobody names goes.
     fn end(&mut self) -> Result<(), String> {
         self.sweep = None;
         self.put_back();
@@ -584,7 +584,7 @@ fn run(steps: &[Step]) -> Result<usize, String> {
     Ok(world.given_up)
 }
 
-/// Cases of which some shows each bug.
+/// The number of cases of which some shows each bug.
 const CASES: u32 = 40;
 
 #[test]
@@ -599,7 +599,7 @@ fn what_is_named_stays_and_what_nobody_knows_goes() {
     assert!(given_up.get() > CASES as usize, "{} blocks show little", given_up.get());
 }
 
-/// A history: in capital letters what is about the second container.
+/// The steps of a history in letters: in capitals what is about the second container.
 fn steps_of(steps: &str) -> Vec<Step> {
     let index = any::<prop::sample::Index>().new_tree(&mut TestRunner::deterministic());
     let block = index.unwrap().current();

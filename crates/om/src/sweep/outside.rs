@@ -16,9 +16,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
-/// A node that takes longer hangs, and another one is asked.
+/// The time for a node to answer: one that takes longer hangs, and another one is asked.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Containers of one answer of SCM's.
+/// The most containers of one answer of SCM's.
 const CONTAINERS_AT_ONCE: u32 = 10_000;
 
 /// What a node says of a block, or a container.
@@ -26,7 +26,7 @@ const CONTAINERS_AT_ONCE: u32 = 10_000;
 pub(super) enum Word {
     Has,
     HasNot,
-    /// Nobody knows.
+    /// The node has not said.
     Unsure,
 }
 
@@ -39,7 +39,7 @@ impl Word {
         }
     }
 
-    /// Of a container: one that is not closed there is there.
+    /// The word of a node on a container: one that is not closed there is there.
     fn of_container<T>(answer: &Result<T, Failure>) -> Word {
         match answer {
             Err(failure) if failure.code == Code::NotYet => Word::Has,
@@ -59,7 +59,7 @@ impl Sweep {
         answer.map_err(|failure| Failure { message: format!("SCM: {failure}"), ..failure })
     }
 
-    /// The reason why nothing is to be swept at the moment.
+    /// The reason, as SCM says, why nothing is to be swept at the moment.
     pub(super) async fn paused(&self) -> Result<Option<&'static str>, Failure> {
         let status = self.scm(|mut scm, cluster| {
             let request = in_cluster(Request::new(GetClusterStatusRequest {}), cluster);
@@ -82,7 +82,8 @@ impl Sweep {
         Ok(noted.await?.known)
     }
 
-    /// Which OM runs another release: one of before stops at the first fence that it hears of.
+    /// The words for an OM that runs another release, if there is one: an earlier release stops at the first
+    /// fence that it hears of.
     pub(super) async fn another_release(&self) -> Result<Option<String>, Failure> {
         let listed = self.scm(|mut scm, cluster| {
             let request = in_cluster(Request::new(ListOmsRequest {}), cluster);
@@ -118,7 +119,7 @@ impl Sweep {
         Ok((page.containers, page.more))
     }
 
-    /// `None`: SCM does not know it.
+    /// A container as SCM knows it; `None`: SCM does not know it.
     pub(super) async fn container(&self, container: u64) -> Result<Option<ContainerInfo>, Failure> {
         let page = self.list(ListContainersRequest { container, ..ListContainersRequest::default() }).await?;
         Ok(page.containers.into_iter().find(|info| info.container == container))
@@ -135,7 +136,8 @@ impl Sweep {
         page.await
     }
 
-    /// The addresses of all nodes that may have replicas; `None`: of one of them nobody can ask for all that it has.
+    /// The addresses of all nodes that may have replicas; `None`: one of them cannot be asked for all that it
+    /// has.
     pub(super) async fn all_nodes(&self) -> Result<Option<Vec<String>>, Failure> {
         let listed = self.scm(|mut scm, cluster| {
             let request = in_cluster(Request::new(ListDatanodesRequest {}), cluster);

@@ -1,4 +1,5 @@
-//! Which containers are swept, and when. Clocks and pauses decide when to begin, and nothing else.
+//! The queue of containers: which are swept, and when. Clocks and pauses decide when to begin, and nothing
+//! else.
 
 use super::Times;
 use super::counts::Requested;
@@ -7,25 +8,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Containers that are known not to be swept yet, or wait behind their fence, some thirty bytes each; others have their
-/// turn at a later look.
+/// The most containers that are known not to be swept yet, and the most that wait behind their fence, some
+/// thirty bytes each; others have their turn at a later look.
 const REMEMBERED_MAX: usize = 1_000_000;
 
 /// What this leader knows of containers that are closed.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Those that were never swept, and since when this leader has seen them closed.
+    /// The containers that were never swept, and since when this leader has seen them closed.
     young: BTreeMap<u64, Instant>,
-    /// Those that all groups have fenced, and since when.
+    /// The containers that all groups have fenced, and since when.
     fenced: BTreeMap<u64, Instant>,
-    /// Those of which something was lost when they were swept last: this leader has looked itself.
+    /// The containers of which something was lost when they were swept last, and that this leader has had
+    /// swept again.
     looked_again: BTreeSet<u64>,
-    /// Those that are swept at their first turn: an operator asks for them, or they could not be swept.
+    /// The containers that are swept at their first turn: an operator asks for them, or they could not be
+    /// swept.
     wanted: BTreeSet<u64>,
 }
 
 impl Queue {
-    /// Whether a container that is closed is to be swept now: it is to be fenced then.
+    /// Whether a container that is closed is to be swept now: if so, it is to be fenced.
     pub(super) fn is_due(
         &mut self,
         container: u64,
@@ -38,7 +41,7 @@ impl Queue {
             return false;
         }
         let swept = swept.filter(|swept| swept.swept_ms != 0);
-        // Whoever asks for it does not make it older: uploads under way may be in it.
+        // To ask for a container does not make it older: uploads under way may be in it.
         if swept.is_none() && !self.is_old(container, times, now) {
             return false;
         }
@@ -57,7 +60,7 @@ impl Queue {
         }
     }
 
-    /// Whether one that was never swept has been closed for long enough.
+    /// Whether a container that was never swept has been closed for long enough.
     fn is_old(&mut self, container: u64, times: &Times, now: Instant) -> bool {
         if !self.young.contains_key(&container) && self.young.len() >= REMEMBERED_MAX {
             return false;
@@ -65,7 +68,7 @@ impl Queue {
         *self.young.entry(container).or_insert(now) + times.after <= now
     }
 
-    /// An operator asks for some, which wait for no other turn than their first.
+    /// Notes the containers that an operator asks for, which wait for no other turn than their first.
     pub(super) fn want(&mut self, requested: &Requested, closed: &BTreeSet<u64>) {
         let wanted = closed.iter().filter(|container| requested.has(**container));
         self.wanted.extend(wanted.filter(|container| !self.fenced.contains_key(container)));
@@ -75,40 +78,40 @@ impl Queue {
         self.fenced.len() < REMEMBERED_MAX
     }
 
-    /// All groups have fenced it.
+    /// Notes that all groups have fenced a container.
     pub(super) fn fence(&mut self, container: u64, now: Instant) {
         self.fenced.insert(container, now);
     }
 
-    /// One whose fence is old enough.
+    /// A container whose fence is old enough.
     pub(super) fn next(&self, times: &Times, now: Instant) -> Option<u64> {
         let is_old = |(_, since): &(&u64, &Instant)| **since + times.behind_fence <= now;
         self.fenced.iter().find(is_old).map(|(container, _)| *container)
     }
 
-    /// When the next one's fence will be.
+    /// The moment when the next container's fence is old enough.
     pub(super) fn next_at(&self, times: &Times) -> Option<Instant> {
         self.fenced.values().min().map(|since| *since + times.behind_fence)
     }
 
-    /// It is swept. Whether for the first time.
+    /// Notes that a container is swept, and answers whether for the first time.
     pub(super) fn remove(&mut self, container: u64) -> bool {
         self.fenced.remove(&container);
         self.young.remove(&container).is_some()
     }
 
-    /// It could not be swept: it is fenced anew at the next look, and waits again.
+    /// Notes that a container could not be swept: it is fenced anew at the next look, and waits again.
     pub(super) fn again(&mut self, container: u64) {
         self.fenced.remove(&container);
         self.wanted.insert(container);
     }
 
-    /// Some group may have its fences only since now.
+    /// Has all fences wait anew: some group may have them only since now.
     pub(super) fn wait_again(&mut self, now: Instant) {
         self.fenced.values_mut().for_each(|since| *since = now);
     }
 
-    /// Forgets what is not closed any more, of those up to the last one that SCM has told of.
+    /// Forgets containers that are not closed any more.
     pub(super) fn retain(&mut self, closed: &BTreeSet<u64>) {
         self.young.retain(|container, _| closed.contains(container));
         self.fenced.retain(|container, _| closed.contains(container));

@@ -1,5 +1,5 @@
-//! The root of names as its leader changes it, and what it keeps of how far each group is: before a group is told of
-//! anything, it is noted what it says of itself, since what it is told hides how far it was.
+//! The root of names as its leader changes it, and what it keeps of how far each group is: what a group says
+//! of itself is noted before it is told of anything, since what it is told hides how far it was.
 
 use super::fences::{Lacks, Told, as_seen, ask, broken, send};
 use crate::ops::{self, FenceContainers, Fresh, NoteGroups, Operation};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use types::Clock;
 use types::random::random;
 
-/// Tries to tell a group of fences while others are made.
+/// The number of tries to tell a group of fences while others are made.
 const TRIES: usize = 5;
 
 /// The root where it is led from here, and the ways to the other groups.
@@ -53,7 +53,7 @@ impl Root {
         Ok(groups)
     }
 
-    /// Why nothing is to be swept before an operator says so.
+    /// The reason why nothing is to be swept before an operator says so, if there is one.
     pub(super) async fn stop(&self) -> Result<Option<SweepStop>, Failure> {
         self.read(|root| Ok(fences(root)?.stop)).await
     }
@@ -70,7 +70,7 @@ impl Root {
         self.change::<FenceContainers>(fence).await
     }
 
-    /// How far another group is, as its leader says.
+    /// Asks the leader of another group how far that is.
     pub(super) async fn ask(&self, group: u64) -> Result<GroupSeen, Failure> {
         let nothing = FenceContainersRequest { group, ..FenceContainersRequest::default() };
         ask(&self.others, nothing).await.map(|said| as_seen(group, &said))
@@ -84,7 +84,7 @@ impl Root {
         self.change::<NoteGroups>(NoteGroupsCommand { number, groups }).await.map(|noted| noted.stop)
     }
 
-    /// Tells a group, of which it is noted how far it is, of what it lacks.
+    /// Tells a group of the fences that it lacks, once it is noted how far the group is.
     pub(super) async fn send(&self, said: GroupSeen, lacks: Lacks<'_>) -> Result<Told, Failure> {
         send(self.replica.dbs.current(), said, lacks, |some| ask(&self.others, some)).await
     }

@@ -32,7 +32,8 @@ impl Sweep {
         Ok(())
     }
 
-    /// All groups are to say how far they are: one that does not may come back with less, or with more.
+    /// Starts the sweep once all groups have said how far they are: one that does not may come back with
+    /// less, or with more.
     async fn start(&self, root: &Root) -> Result<(), Failure> {
         let number = self.fences_known(0, 0).await?;
         let own = as_seen(ROOT, &root.fence(&[], 0).await?);

@@ -24,28 +24,29 @@ use types::Backoff;
 
 /// The pauses after a round that failed.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// Between two looks at all containers: no shorter than this, and no longer than that.
+/// The limits of the time between two looks at all containers.
 const LOOK_MIN: Duration = Duration::from_millis(200);
 const LOOK_MAX: Duration = Duration::from_secs(15 * 60);
-/// A look each so many parts of the time after which a container is swept.
+/// The number of looks in the time after which a container is swept.
 const LOOKS_WHILE_WAITING: u32 = 4;
-/// The time between questions whether it is to go on, each of which costs SCM a look at all containers,
+/// The time between questions to SCM whether the sweep may go on, each of which costs SCM a look at all
+/// containers.
 const ASKED_EVERY: Duration = Duration::from_secs(5);
-/// and whether it is to go on again.
+/// The longest pause while the sweep may not go on.
 const PAUSED: Duration = Duration::from_secs(30);
-/// Containers that are swept before it is looked whether others are due, or are wanted.
+/// The most containers that are swept before a look whether others are due, or are wanted.
 const SWEPT_AT_ONCE: usize = 64;
 
 pub(super) struct Worker {
     pub(super) sweep: Sweep,
     pub(super) root: Root,
     queue: Queue,
-    /// When SCM was asked whether it is to go on, and why not.
+    /// The moment when SCM was asked whether the sweep may go on, and why it may not.
     asked: Option<(Instant, Option<&'static str>)>,
     looked: Option<Instant>,
-    /// When names of containers that there are not were looked for, and whether there were none.
+    /// The moment when names of containers that there are not were looked for, and whether there were none.
     sought: Option<(Instant, bool)>,
-    /// An operator wants that.
+    /// Whether an operator wants such names looked for now.
     seeks: bool,
     /// Groups that have said that they lack a fence.
     pub(super) lacking: Mutex<BTreeSet<u64>>,
@@ -58,7 +59,7 @@ impl Worker {
         Worker { sweep, root, queue, asked: None, looked: None, sought: None, seeks: false, lacking }
     }
 
-    /// Until somebody else leads.
+    /// Sweeps until somebody else leads.
     pub(super) async fn run(mut self) {
         self.sweep.counts.begin();
         let mut retry = RETRY;
@@ -88,7 +89,7 @@ impl Worker {
         self.sweep.counts.note_failure(failure.to_string(), self.sweep.clock.now_ms());
     }
 
-    /// What is due, and how long nothing is to be done after it.
+    /// Does what is due, and returns for how long nothing is to be done after it.
     async fn round(&mut self) -> Result<Duration, Failure> {
         let paused = self.paused().await?;
         let is_wanted = self.sweep.counts.is_requested() || !self.lacking().is_empty();
@@ -126,7 +127,7 @@ impl Worker {
         Ok(self.pause())
     }
 
-    /// Why nothing is to be swept, as SCM says now or said lately.
+    /// The reason why nothing is to be swept, as SCM says now or said lately.
     async fn paused(&mut self) -> Result<Option<&'static str>, Failure> {
         if let Some((at, why)) = self.asked
             && at.elapsed() < ASKED_EVERY
@@ -139,7 +140,7 @@ impl Worker {
         Ok(why)
     }
 
-    /// What it waits for, for operators.
+    /// The word for what the sweep waits for, for operators.
     fn waits_for(&self) -> &'static str {
         match self.sweep.times.every {
             None if self.queue.is_idle() => "--sweep-every is off: flotilla admin sweep run",
@@ -152,7 +153,7 @@ impl Worker {
         self.seeks
             || match self.sought {
                 None => every.is_some(),
-                // They may have been written again, or a disk may have come back.
+                // The names that were lost may have been written again, or a disk may have come back.
                 Some((at, false)) => at.elapsed() >= after,
                 Some((at, true)) => every.is_some_and(|every| at.elapsed() >= every),
             }
@@ -171,7 +172,7 @@ impl Worker {
         next.map_or(look, |next| next.saturating_duration_since(Instant::now()).min(look))
     }
 
-    /// It works half of the time at most.
+    /// Sweeps a container, and then rests for as long: a sweep works half of the time at most.
     async fn sweep_next(&mut self, container: u64) {
         let begun = Instant::now();
         self.sweep.counts.note_queue(self.queue.waiting(), container);
@@ -214,7 +215,7 @@ impl Worker {
     /// The containers whose turn it is.
     async fn due(&mut self, requested: &Requested) -> Result<Vec<u64>, Failure> {
         let closed = self.closed_containers().await?;
-        // One that is not closed may be one that there is not.
+        // A container that is asked for and not closed may be one that there is not.
         self.seeks |= requested.all || !requested.some.is_subset(&closed);
         let swept = self.root.read(fenced).await?;
         let now = (Instant::now(), self.sweep.clock.now_ms());
@@ -262,7 +263,8 @@ impl Worker {
         }
     }
 
-    /// From here on no group takes a block of these that it does not name. Where there are none, all are asked all the same.
+    /// Fences containers: from here on no group takes a block of them that it does not name. Where none are
+    /// due, all groups are asked all the same how far they are.
     async fn fence(&mut self, due: &[u64]) -> Result<(), Failure> {
         let (first, rest) = due.split_at(due.len().min(FENCED_AT_ONCE));
         self.fence_some(first).await?;
@@ -302,7 +304,8 @@ impl Worker {
         Ok(())
     }
 
-    /// A root that is stopped may have been put back: the right one is to find SCM as it left it.
+    /// Tells SCM of the root's fences, unless the sweep is stopped: this root may have been put back, and the
+    /// right one is to find SCM as it left it.
     async fn tell_scm(&self, before: u64, number: u64) -> Result<(), Failure> {
         if self.root.stop().await?.is_some() {
             return Ok(());

@@ -120,7 +120,7 @@ impl Counts {
     }
 }
 
-/// All on this thread, which alone has the bug.
+/// Runs a seed, all on this thread, which alone has the bug.
 fn run_seed(seed: u64, bug: Option<Bug>) -> Result<Counts, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     planted::plant(bug);
@@ -494,7 +494,7 @@ impl World {
 enum Then {
     Answer(mpsc::UnboundedSender<Result<Reply, Failure>>),
     Lose,
-    /// It must be the one that the caller got, if it got one.
+    /// The answer must be the one that the caller got, if it got one.
     Compare(Option<Reply>),
 }
 

@@ -37,7 +37,7 @@ impl Cluster {
         Cluster { dir, scm, addresses: BTreeMap::new(), servers: BTreeMap::new() }
     }
 
-    /// One OM with a bucket, and then as many as there are to be.
+    /// A cluster that begins with one OM with a bucket, and then has as many as there are to be.
     async fn of(count: usize) -> Cluster {
         let mut cluster = Cluster::new().await;
         cluster.open(0).await;

@@ -31,7 +31,7 @@ impl Drop for ScriptedScm {
 #[derive(Clone)]
 struct Service(Arc<Mutex<Record>>);
 
-/// All that it knows, and what the test wants.
+/// A record of all that the SCM knows, and of what the test wants.
 pub(crate) struct Record {
     cluster: String,
     /// The directory's id and the address of each OM, by its number.
@@ -52,9 +52,10 @@ pub(crate) struct Record {
     pub(crate) beats: u64,
     /// Groups that it tells of besides its own.
     pub(crate) other_groups: Vec<OmGroupView>,
-    /// What it says of containers of which it is asked to discard blocks; of all others: that they are gone.
+    /// The answers about containers of which the SCM is asked to discard blocks; of all others: that they are
+    /// gone.
     pub(crate) discards: BTreeMap<u64, DiscardState>,
-    /// All blocks that it was asked to discard, by container and local.
+    /// The blocks that the SCM was asked to discard, by container and local.
     pub(crate) discarded: BTreeSet<(u64, u64)>,
 }
 

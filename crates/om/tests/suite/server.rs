@@ -41,7 +41,7 @@ pub(crate) struct Server {
     pub(crate) om: Om,
     pub(crate) address: String,
     host: RaftHost,
-    /// Its own.
+    /// The SCM of an OM that is alone.
     _scm: Option<ScriptedScm>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
@@ -51,12 +51,12 @@ impl Server {
     pub(crate) async fn start(dir: &Path) -> Server {
         let server = Server::open(dir).await;
         let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None };
-        // The same request at each start.
+        // The request is the same at each start.
         server.client.clone().create_bucket(request(0, bucket)).await.unwrap();
         server
     }
 
-    /// The same without a bucket.
+    /// [`Server::start`] without a bucket.
     pub(crate) async fn open(dir: &Path) -> Server {
         let scm = ScriptedScm::start(CLUSTER).await;
         let server = Server::open_at(dir, "127.0.0.1:0", &scm.address).await;
@@ -69,7 +69,7 @@ impl Server {
         Server::open_with(dir, at, scm, OmOptions::default().reclaim_after).await
     }
 
-    /// The same, with what is deleted given up after some time.
+    /// [`Server::open_at`], with what is deleted given up after some time.
     pub(crate) async fn open_with(dir: &Path, at: &str, scm: &str, reclaim_after: Duration) -> Server {
         let disk = Arc::new(open_disk(dir).await);
         let space = LogSpace::new(disk.clone(), log_options());
@@ -193,7 +193,7 @@ impl Server {
         look_up(&self.client, lookup(key)).await
     }
 
-    /// The same, from a member that leads or not.
+    /// Looks a key up at this member, whether it leads or not.
     pub(crate) async fn lookup_at_any(&self, key: &str) -> Result<Key, Failure> {
         look_up_at(&self.client, lookup(key), true).await
     }
@@ -264,7 +264,7 @@ async fn look_up_at(client: &Client, lookup: Lookup, any_member: bool) -> Result
     replies.into_iter().next().and_then(|reply| reply.result).expect("a lookup has an answer").into()
 }
 
-/// All in one call.
+/// Sends all changes in one call.
 pub(crate) async fn send(client: &Client, changes: Vec<Change>) -> Result<Vec<OmReply>, Failure> {
     Ok(client.clone().change(ChangeRequest { changes }).await?.into_inner().replies)
 }

@@ -13,7 +13,7 @@ fn name_another(call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::S
     Ok(proto::in_cluster(call, "another"))
 }
 
-/// Those of them that were answered. All on this thread, which alone has the bug.
+/// The calls that were answered. All runs on this thread, which alone has the bug.
 fn answered(bug: Option<Bug>) -> Vec<&'static str> {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     planted::plant(bug);

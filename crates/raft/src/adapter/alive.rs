@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Held by everything of a group that keeps files open. openraft's tasks end some time after it says that it
-/// has stopped, and drop what they own then.
+/// A token that everything of a group holds which keeps files open. openraft's tasks end some time after it
+/// says that it has stopped, and drop what they own then.
 #[derive(Clone)]
 pub(crate) struct Alive {
     _until_dropped: Arc<watch::Sender<()>>,

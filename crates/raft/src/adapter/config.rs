@@ -4,7 +4,8 @@ use planted::Bug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// openraft's settings for a group; `stands`: for election when it hears no leader.
+/// openraft's settings for a group; `stands`: whether the replica stands for election when it hears no
+/// leader.
 pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<Config>, String> {
     let heartbeat = millis(timing.heartbeat);
     let election_max = millis(timing.election_max);
@@ -27,11 +28,11 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         // comes so far: its replica is a new one.
         allow_log_reversion: Some(true),
         // A leader commits by its followers' disks, so a crash may take entries from its log that are
-        // acknowledged. One that went on leading in its old term would give their indexes, and their log ids,
-        // to other commands, and no follower could tell. It must be elected again, which only those can win
-        // that have everything.
+        // acknowledged. A leader that went on in its old term would give their indexes, and their log ids, to
+        // other commands, and no follower could tell. It must be elected again, which only those can win that
+        // have everything.
         enable_leader_restore: Some(planted::has(Bug::LeadersRestored)),
-        // Counts; bytes are bounded by `HostOptions`.
+        // These limits are counts; bytes are bounded by `HostOptions`.
         max_payload_entries: 256,
         max_append_entries: Some(256),
         api_batch_capacity: 256,
@@ -41,7 +42,7 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         // Nobody but a leader may know of an entry before the round of its core in which it took it is over:
         // reads by lease rely on that (docs/adr/0005).
         broadcast_submitted_on_append: Some(false),
-        // `snapshot::keeper` decides both, by bytes.
+        // `snapshot::keeper` decides, by bytes, when a snapshot is written and what of the log is kept.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         install_snapshot_timeout: 60_000,

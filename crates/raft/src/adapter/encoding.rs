@@ -22,14 +22,14 @@ mod kind {
     pub(super) const RESET: u8 = 4;
 }
 
-/// Indexes past this cannot have come about; arithmetic on them could overflow.
+/// The highest index that can have come about; arithmetic on those past it could overflow.
 pub(crate) const INDEX_MAX: u64 = 1 << 62;
 
-/// Some thousand members. Two bytes of a membership may be a structure in memory, so it is not looked at when
-/// it has more.
+/// The most bytes of a membership: some thousand members. Two bytes of one may be a structure in memory, so a
+/// longer one is not looked at.
 const MEMBERSHIP_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes of a peer or a disk that are no entry of ours.
+/// The reason why bytes of a peer or a disk are no entry of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
     #[error("{0} is missing")]
@@ -109,13 +109,13 @@ pub(crate) fn entry_to_record(entry: RaftEntry) -> Result<raftlog::Entry, Decode
     })
 }
 
-/// A log record with its body, for a follower.
+/// The entry of a log record with its body, for a follower.
 pub(crate) fn entry_from_record(record: raftlog::Entry) -> Result<RaftEntry, DecodeError> {
     let raftlog::Entry { id, kind, meta, body, roll_to } = record;
     entry_from_parts(id, kind.into(), meta, |meta| Data::Whole(Command { meta, body, roll_to }))
 }
 
-/// A log record without its body, for apply.
+/// The entry of a log record without its body, for apply.
 pub(crate) fn entry_from_meta(record: raftlog::EntryMeta) -> Result<RaftEntry, DecodeError> {
     let raftlog::EntryMeta { id, kind, meta, roll_to, place } = record;
     entry_from_parts(id, kind.into(), meta, |meta| Data::Located { meta, place, roll_to })
@@ -175,7 +175,7 @@ pub(crate) fn log_id_from_wire(id: wire::LogId) -> RaftLogId {
     RaftLogId::new(id.term.into(), id.index)
 }
 
-/// The id in a message that openraft does not look at before it reckons with it.
+/// The log id of a message, checked: openraft does not look at it before it reckons with it.
 pub(crate) fn log_id_checked(id: wire::LogId, terms: TermLimit) -> Result<RaftLogId, DecodeError> {
     terms.check(id.term)?;
     match id.index {

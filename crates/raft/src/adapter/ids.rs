@@ -1,4 +1,5 @@
-//! The ids that openraft's types are made of. A leaf: the runtime knows them, of which the types are made too.
+//! The ids that openraft's types are made of. A module that imports none of ours: the runtime names these
+//! ids, and the types name the runtime.
 
 use openraft::LogId;
 use openraft::impls::leader_id_std;

@@ -22,12 +22,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use types::{GroupId, LogIndex, ReplicaId};
 
-/// Commands applied with one write of the state machine: a few milliseconds of work.
+/// The most commands that are applied with one write of the state machine: a few milliseconds of work.
 const APPLY_COUNT_MAX: usize = 1024;
-/// Between two attempts where a state machine lacks room.
+/// The time between two attempts where a state machine lacks room.
 const ROOM_LOOK: Duration = Duration::from_millis(500);
 
-/// A replica that no committed membership has had as far as its disk says.
+/// A replica that has been in no committed membership, as far as its disk says.
 struct Newcomer {
     disk: Arc<dyn Disk>,
     group: GroupId,
@@ -44,18 +44,18 @@ pub(crate) struct Machine {
     id: Option<RaftLogId>,
     membership: RaftStoredMembership,
     applied: AppliedMark,
-    /// `None` for a state that cannot be copied.
+    /// The snapshots of the state; `None` where it cannot be copied.
     snapshots: Option<Arc<SnapshotStore>>,
     counts: Arc<Counts>,
     /// The replica, while it is still to be noted down as a member.
     newcomer: Option<Newcomer>,
     room_wait: RoomWait,
-    /// After the state machine, so dropped after it.
+    /// The field stands after the state machine, so it is dropped after it.
     _alive: Alive,
 }
 
 impl Machine {
-    /// The machine, and how far it has applied from now on.
+    /// The machine, and a view of how far it has applied.
     pub(crate) fn new(
         inner: Box<dyn StateMachine>,
         snapshots: Option<Arc<SnapshotStore>>,
@@ -85,7 +85,7 @@ impl Machine {
         self.id.as_ref().map(log_id_of)
     }
 
-    /// Has it noted on `disk` when the replica is a member for the first time.
+    /// Has the machine note on `disk` when the replica is a member for the first time.
     pub(crate) async fn note_member(
         &mut self,
         disk: Arc<dyn Disk>,
@@ -98,8 +98,8 @@ impl Machine {
         self.note(&membership).await
     }
 
-    /// Durable before the state gets past `membership`: after a restart only the newest one is known, which
-    /// may be without the replica.
+    /// Notes down that the replica is a member, if `membership` has it: durably before the state gets past
+    /// `membership`, as after a restart only the newest one is known, which may be without the replica.
     async fn note(&mut self, membership: &RaftMembership) -> io::Result<()> {
         if let Some(Newcomer { disk, group, replica, room_wait }) = &self.newcomer
             && membership.get_node(&replica.0).is_some()
@@ -159,8 +159,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits where there is no room: others' disks have it, and a group that ended would have to be opened
-    /// again by a person.
+    /// Applies a batch, and waits where there is no room for it: other members' disks may have room, and a
+    /// group that ended would have to be opened again by a person.
     async fn apply_inner(&mut self, batch: Vec<Committed>, id: types::LogId) -> io::Result<Vec<Bytes>> {
         let count = batch.len();
         let replies = loop {
@@ -221,9 +221,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(())
     }
 
-    /// Not forced, openraft only learns of the snapshot that the keeper wrote: an attempt that fails inside
-    /// openraft, on a full disk say, would end the group. It forces at start, for a log that is purged and a
-    /// snapshot that is lost.
+    /// The builder of a snapshot. Unless `force` is set, openraft only learns of the one that the keeper
+    /// wrote: an attempt that fails inside openraft, on a full disk say, would end the group. openraft forces
+    /// one at its start, where a log is purged and its snapshot is lost.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
         let Some(store) = self.snapshots.clone() else {
             return Some(Builder::Position(Some(nothing(self.id, &self.membership))));
@@ -264,8 +264,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 
     /// A group without snapshots answers with an empty one: without an answer, openraft ends the leader when
-    /// a member needs what is purged. It stands at what is applied: openraft takes a purged log for broken
-    /// where no snapshot has what is missing.
+    /// a member needs what is purged. The empty one stands at what is applied: openraft takes a purged log
+    /// for broken where no snapshot has what is missing.
     async fn get_current_snapshot(
         &mut self,
     ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotData>>, io::Error> {

@@ -7,9 +7,9 @@ use std::any::type_name;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A follower hears of a commit so much later at most (and up to a tick of tokio's timer, a millisecond):
-/// whoever reads from it what was written a moment ago waits as long. About what one client takes from a
-/// write to the next.
+/// The longest that a commit index waits for entries to ride with: a follower hears of a commit so much later
+/// at most (and up to a tick of tokio's timer, a millisecond), and whoever reads from it what was written a
+/// moment ago waits as long. About what one client takes from a write to the next.
 const RIDE_MAX: Duration = Duration::from_millis(2);
 
 /// The commit index on its way to one follower. It is held back where entries came soon enough the last
@@ -29,14 +29,15 @@ enum State {
     Held(Instant),
     /// A commit that was noticed then goes alone, with the message that is made next.
     Goes(Instant),
-    /// It went alone; the next entries show whether waiting for them would have been worth it.
+    /// A commit that was noticed then went alone; the next entries show whether waiting for them would have
+    /// been worth it.
     WentAlone(Instant),
 }
 
 impl Ride {
-    /// That of a watch of a `T`, if it is the commit index: `None` for all others. It is known by its name, as
-    /// watches are made of types that may borrow, which have no `TypeId`. openraft has more watches of this
-    /// type, for callers that we are not.
+    /// The ride of a watch of a `T`, if that is the commit index; `None` for all others. The type is known by
+    /// its name, as watches are made of types that may borrow, which have no `TypeId`. openraft has more
+    /// watches of this type, for callers that we are not.
     pub(super) fn of<T>() -> Option<Ride> {
         (type_name::<T>() == type_name::<Option<RaftLogId>>()).then(Ride::default)
     }
@@ -55,7 +56,7 @@ impl Ride {
         self.state = State::Goes(noticed);
     }
 
-    /// A message is made that tells the commit index of now.
+    /// Takes note that a message is made that tells the commit index of now.
     pub(super) fn told(&mut self) {
         self.state = match self.state {
             State::Goes(noticed) => State::WentAlone(noticed),

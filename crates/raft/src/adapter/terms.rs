@@ -9,8 +9,8 @@
 
 use types::{Clock, Term};
 
-/// One election each second for 136 years. Such terms pass whatever the clock says, so that none that came
-/// about by elections depends on it.
+/// The highest term that passes whatever the clock says, so that none that came about by elections depends on
+/// it: one election each second for 136 years.
 const TERM_ALWAYS_MAX: u64 = 1 << 32;
 /// The time by which a clock may have been set back since a disk was written.
 const SET_BACK_MAX_MS: u64 = 24 * 60 * 60 * 1000;
@@ -32,7 +32,7 @@ impl TermLimit {
         TermLimit(now_ms.max(TERM_ALWAYS_MAX))
     }
 
-    /// The limit for what is said by others: now.
+    /// The limit for what others say: that of now.
     pub(crate) fn now(clock: &dyn Clock) -> TermLimit {
         TermLimit::at(clock.now_ms())
     }

@@ -1,6 +1,6 @@
 //! Watch channels whose waiters wake in the order in which they began to wait. Tokio's wake in a random
-//! order, which no seed decides; simulations must take the same steps again. That of the commit index may
-//! wait for entries: see [`crate::adapter::ride`].
+//! order, which no seed decides; simulations must take the same steps again. The watch of the commit index
+//! may wait for entries: see [`crate::adapter::ride`].
 
 use crate::adapter::ride::Ride;
 use openraft::rt::watch::{RecvError, SendError, Watch, WatchReceiver, WatchSender};
@@ -14,7 +14,8 @@ pub(crate) struct OrderedWatch;
 
 pub(crate) struct Sender<T> {
     values: watch::Sender<T>,
-    /// After the sender, so dropped after it: who waits then sees that the channel is closed.
+    /// The field stands after the sender, so it is dropped after it: who waits then sees that the channel is
+    /// closed.
     bell: RingOnDrop,
 }
 

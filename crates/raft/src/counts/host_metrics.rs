@@ -12,12 +12,13 @@ use types::{GroupId, LogIndex, ReplicaId};
 pub struct HostMetrics {
     /// The groups by their ids.
     pub groups: Vec<GroupMetrics>,
-    /// Appends of all groups together, those that were closed included: from append to durable.
+    /// The times from append to durable in all groups together, those that were closed included.
     pub append_nanos: Distribution,
-    /// Writes of state machines, with the number of entries in each; of the same groups.
+    /// The times of the writes of state machines, in the same groups; `apply_entries`: how many entries each
+    /// applied.
     pub apply_nanos: Distribution,
     pub apply_entries: Distribution,
-    /// Times that a group's doze ended, of all groups together; how many doze is in their status.
+    /// The number of times that a doze ended, in the same groups; how many doze is in their status.
     pub dozes_ended: u64,
     /// Operations that wait for apply or for all members, and their limit.
     pub waits: LotCounts,
@@ -33,13 +34,13 @@ pub struct GroupMetrics {
     pub group: GroupId,
     pub replica: ReplicaId,
     pub status: GroupStatus,
-    /// The log has forgotten entries up to here.
+    /// The last entry that the log has forgotten.
     pub purged: Option<LogIndex>,
-    /// Taken and not yet applied or dropped.
+    /// Proposals that were taken and are not yet applied or dropped.
     pub proposals_in_flight: u64,
     pub proposal_bytes_in_flight: usize,
     pub proposals: u64,
-    /// Refused, so never counted above.
+    /// Proposals that were refused, and so never counted above.
     pub proposals_busy: u64,
     pub proposals_disk_full: u64,
     pub proposals_too_large: u64,
@@ -62,7 +63,7 @@ pub struct GroupMetrics {
     pub append_streams_broken: u64,
     /// Times a follower lacked what it had acknowledged.
     pub follower_logs_reverted: u64,
-    /// `None` in groups that have none.
+    /// The group's snapshots; `None` where it has none.
     pub snapshots: Option<SnapshotProgress>,
     /// The other members by their replicas; on the leader.
     pub followers: Vec<FollowerMetrics>,

@@ -26,7 +26,7 @@ pub(crate) struct Counts {
     pub(crate) appends: Counter,
     pub(crate) append_entries: Counter,
     pub(crate) append_bytes: Counter,
-    /// One write of the state machine; and how many entries each applied.
+    /// The time of each write of the state machine; `apply_entries`: how many entries it applied.
     pub(crate) apply: Histogram,
     pub(crate) apply_entries: Histogram,
     pub(crate) elections_started: Counter,
@@ -38,7 +38,7 @@ pub(crate) struct Counts {
     pub(crate) streams_broken: Counter,
     /// Times a follower lacked what it had acknowledged to this leader.
     pub(crate) logs_reverted: Counter,
-    /// Times its doze ended.
+    /// Times the group's doze ended.
     pub(crate) woken: Counter,
 }
 
@@ -68,8 +68,8 @@ impl Counts {
         }
     }
 
-    /// Votes tell of elections: openraft saves its own, uncommitted, when it stands, and the leader's,
-    /// committed, when it learns of one.
+    /// Counts elections and leaders by the votes that are saved: openraft saves its own, uncommitted, when it
+    /// stands, and the leader's, committed, when it learns of one.
     pub(crate) fn vote_saved(&self, before: Option<HardState>, vote: HardState) {
         if before == Some(vote) {
             return;
@@ -87,7 +87,8 @@ impl Counts {
         }
     }
 
-    /// Both of one moment or of nearly one: never less than none.
+    /// The proposals that were taken and are not yet over. The two counts are of nearly one moment, so the
+    /// answer is never less than none.
     pub(crate) fn proposals_in_flight(&self) -> u64 {
         let over = self.proposals_over.get();
         self.proposals.get().saturating_sub(over)
@@ -125,7 +126,8 @@ pub(crate) struct HostCounts {
     ledger: Mutex<Ledger>,
 }
 
-/// Every group is in one of the two at any moment, so that totals never fall.
+/// The counts of all groups that are or were on a host: each group is in one of the two at any moment, so
+/// that totals never fall.
 #[derive(Default)]
 struct Ledger {
     open: Vec<Arc<Counts>>,
@@ -162,8 +164,8 @@ impl Totals {
 }
 
 impl HostCounts {
-    /// A message that changed nothing. The lock is no hot path: a refusal ends the sender's stream, or is its
-    /// answer.
+    /// Counts a message that was refused and changed nothing. The lock is no hot path: a refusal ends the
+    /// sender's stream, or is its answer.
     pub(crate) fn refused(&self, failure: &Failure) {
         *self.refused.lock().expect("no holder panics").entry(failure.code as i32).or_default() += 1;
     }

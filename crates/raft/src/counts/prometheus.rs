@@ -107,7 +107,7 @@ const SENDING_LEFT: Metric =
 const ROLES: [Role; 5] = [Role::Leader, Role::Follower, Role::Candidate, Role::Learner, Role::Stopped];
 
 impl HostMetrics {
-    /// Writes them, with the labels that `exposition` has in force in front of their own.
+    /// Writes the metrics, with the labels that `exposition` has in force in front of their own.
     pub fn expose(&self, exposition: &mut Exposition) {
         for role in ROLES {
             let count = self.groups.iter().filter(|group| group.status.role == role).count();

@@ -52,7 +52,8 @@ struct EverywhereState {
 }
 
 impl Everywhere {
-    /// Somebody waits in `waits` for what all members of `group` have, as long as the answer is kept.
+    /// Has the key of `group` moved as long as the answer is kept: somebody waits in `waits` for what all
+    /// members have.
     pub(crate) fn enter(&self, raft: &Raft, waits: &Waits, group: GroupId) -> Watched {
         let mut state = self.lock();
         state.waiting += 1;
@@ -72,7 +73,7 @@ impl Everywhere {
     }
 }
 
-/// Somebody waits.
+/// A sign that somebody waits, as long as it is kept.
 pub(crate) struct Watched {
     everywhere: Everywhere,
 }

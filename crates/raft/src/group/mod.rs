@@ -59,10 +59,10 @@ pub(crate) struct GroupInner {
     pub(crate) addresses: AddressBook,
     pub(crate) processes: Arc<Processes>,
     pub(crate) standing: Arc<Standing>,
-    /// This replica, where it leads, relies on leases.
+    /// Whether this replica relies on leases where it leads.
     pub(crate) lease_reads: bool,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The lot of the whole host.
+    /// The parking lot of the whole host.
     pub(crate) waits: Waits,
     pub(crate) apply_waits: ApplyWaits,
     pub(crate) waits_max: usize,
@@ -74,7 +74,7 @@ pub(crate) struct GroupInner {
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
     pub(crate) has_snapshots: bool,
-    /// Gone when the group is closed: handles keep no files open.
+    /// The store of snapshots, gone when the group is closed: handles keep no files open.
     pub(crate) snapshots: Weak<SnapshotStore>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) unserved: Arc<Unserved>,
@@ -84,7 +84,7 @@ pub(crate) struct GroupInner {
     pub(crate) counts: Arc<Counts>,
     pub(crate) room_wait: RoomWait,
     pub(crate) first_answer: FirstAnswer,
-    /// Joined when the group is closed.
+    /// The group's tasks, joined when it is closed.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Resolves when openraft has dropped state machine and log.
     pub(crate) gone: Gone,
@@ -103,7 +103,7 @@ impl Group {
         &self.inner.doze
     }
 
-    /// `None` when the state machine has no snapshots, or the group is closed.
+    /// The store of the group's snapshots; `None` when the state machine has none, or the group is closed.
     pub(crate) fn snapshot_store(&self) -> Option<Arc<SnapshotStore>> {
         self.inner.snapshots.upgrade()
     }
@@ -233,7 +233,7 @@ impl Group {
         Ok(Proposal { answer, statuses: self.watch() })
     }
 
-    /// [`Group::propose`] and wait.
+    /// Proposes a command as [`Group::propose`] does, and waits for its outcome.
     pub async fn apply(&self, command: Command) -> Result<Done, ProposeError> {
         self.propose(command).await?.done().await
     }
@@ -261,7 +261,7 @@ impl Group {
             let unserved = self.inner.unserved.now(&metrics);
             GroupStatus { unserved, ..GroupStatus::of(&metrics, &self.inner.standing) }
         };
-        // openraft's metrics lag behind the state machine: its own watch has the news.
+        // openraft's metrics lag behind the state machine: `applied` is taken from the machine's own watch.
         status.applied = *self.inner.applied.borrow();
         status.is_dozing = self.inner.doze.is_dozing();
         let known = self.inner.statuses.borrow();
@@ -273,14 +273,15 @@ impl Group {
         status
     }
 
-    /// Changes of role, term or leader.
+    /// A watch of the status, which tells when role, term, leader, removal or failure changes.
     pub fn watch(&self) -> watch::Receiver<GroupStatus> {
         self.inner.statuses.clone()
     }
 
-    /// As leader: a majority has answered something that was sent within the time of two elections, in which
-    /// others may have had one; or it was elected within that time. openraft's leaders go on believing in
-    /// themselves when nobody answers; whoever acts on leadership alone must not.
+    /// Whether a majority answers this leader: it has answered something that was sent within the time of two
+    /// elections, in which others may have had one, or the leader has not waited that long for the first
+    /// answer of its term. openraft's leaders go on believing in themselves when nobody answers; whoever acts
+    /// on leadership alone must not.
     pub fn hears_majority(&self) -> bool {
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -318,19 +319,19 @@ impl Group {
         }
     }
 
-    /// Waits until no proposal is under way; while the answer is held, none is taken. `None` when it took
-    /// longer than `limit`: what is under way then may get no answer.
+    /// Waits until no proposal is under way; while the answer is held, no proposal is taken. `None` when it
+    /// took longer than `limit`: what is under way then may get no answer.
     pub(crate) async fn drain(&self, limit: Duration) -> Option<OwnedSemaphorePermit> {
         let GroupInner { proposal_share, proposal_bytes_max, .. } = &*self.inner;
         // Who waits for permits stands before who tries to get some, so nothing slips in between.
         let all = u32::try_from(*proposal_bytes_max).expect("limited when the group was opened");
         let drained = tokio::time::timeout(limit, proposal_share.clone().acquire_many_owned(all)).await;
-        // Err: closed, which nobody does.
+        // Err: the semaphore is closed, which nobody does.
         drained.ok()?.ok()
     }
 
-    /// Stops, and waits until the state machine is dropped and the log's files are closed; for a while only, where a
-    /// disk hangs. Handles still answer: with [`Role::Stopped`].
+    /// Stops the group, and waits until the state machine is dropped and the log's files are closed; for a
+    /// while only, where a disk hangs. Handles still answer: with [`Role::Stopped`].
     pub(crate) async fn close(&self) {
         self.inner.room_wait.end();
         // A task of its own, which ends when openraft does: after a stop that was given up halfway each later
@@ -354,7 +355,7 @@ impl Group {
             task.abort();
             let _ = task.await;
         }
-        // Nothing moves this any more; who waits looks for itself.
+        // Nothing moves this key any more; who waits looks for itself.
         self.inner.waits.reach(&Awaited::Everywhere(self.inner.id), OVER);
         if tokio::time::timeout(CLOSE_MAX, self.inner.gone.wait()).await.is_err() {
             tracing::warn!(group = %self.inner.id, "the state machine of a closed group still works");

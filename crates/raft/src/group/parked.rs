@@ -18,7 +18,7 @@ pub(crate) enum Awaited {
 
 pub(crate) type Waits = ParkingLot<Awaited>;
 
-/// Past every index: whoever waits looks for itself what became of it.
+/// The value past every index: whoever waits looks for itself what became of the entry.
 pub(crate) const OVER: u64 = u64::MAX;
 
 /// The waits for what one replica applies. Most of the time there are none, and then applying leaves the
@@ -63,13 +63,13 @@ impl ApplyWaits {
         }
     }
 
-    /// Nothing will be applied any more.
+    /// Ends all waits: nothing will be applied any more.
     fn end(&self) {
         self.lot.reach(&Awaited::Applied(self.group), OVER);
     }
 }
 
-/// One more, as long as it is kept.
+/// One more in a count, as long as it is kept.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl Counted<'_> {
@@ -87,7 +87,8 @@ impl Drop for Counted<'_> {
 
 /// The mark up to which a state machine has applied; whoever waits for it is told.
 pub(crate) struct AppliedMark {
-    /// Gone first when the machine goes, so that nobody begins to wait after the others were told.
+    /// The sender of the mark, dropped first when the machine goes, so that nobody begins to wait after the
+    /// others were told.
     sender: Option<watch::Sender<Option<LogIndex>>>,
     waits: ApplyWaits,
 }

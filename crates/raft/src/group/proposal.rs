@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use types::LogId;
 
-/// After leadership is lost, openraft's own answer (it may still be: applied) is awaited this much longer.
+/// The time for which openraft's own answer (it may still be: applied) is awaited after leadership is lost.
 const LAST_ANSWER_MAX: Duration = Duration::from_millis(500);
 
 /// A command that was applied, with the state machine's answer.

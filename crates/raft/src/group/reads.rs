@@ -32,19 +32,19 @@ pub enum ReadPolicy {
 const LEASE_SHARE: (u32, u32) = (9, 10);
 
 impl Group {
-    /// On return, this replica's state machine has applied everything that was acknowledged before the call.
-    /// On any member; waits no longer than two elections take.
+    /// Waits until this replica's state machine has applied everything that was acknowledged before the call,
+    /// no longer than two elections take. On any member.
     pub async fn read_index(&self) -> Result<LogIndex, ReadIndexError> {
         self.read_soon(ReadPolicy::Index).await
     }
 
-    /// [`Group::read_index`], with a choice of how the leader is confirmed.
+    /// Does what [`Group::read_index`] does, with a choice of how the leader is confirmed.
     pub async fn read_soon(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
         self.read(policy, Instant::now() + 2 * self.election_max()).await
     }
 
-    /// [`Group::read_soon`], until a deadline. It asks once: where no leader is
-    /// known, or it has moved, the caller may try again.
+    /// Does what [`Group::read_soon`] does, until a deadline. Where no leader is known, or the one that
+    /// answers leads no more, the caller may try again.
     pub async fn read(&self, policy: ReadPolicy, deadline: Instant) -> Result<LogIndex, ReadIndexError> {
         let asked = tokio::time::timeout_at(deadline, self.read_position(policy)).await;
         let index = asked.map_err(|_| ReadIndexError::Expired)??;
@@ -76,8 +76,9 @@ impl Group {
         status.leader.as_ref().filter(is_other).cloned()
     }
 
-    /// Asks the leader, and where it is replaced meanwhile its successor: one that is paused may not answer for long.
-    /// One that stays is asked again after a while: all who read here wait for this, and a call may be swallowed.
+    /// Asks the leader, and where it is replaced meanwhile its successor: a leader that is paused may not
+    /// answer for long. One that stays is asked again after a while: all who read here wait for its answer,
+    /// and a call may be swallowed.
     async fn ask_leader(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
         let mut statuses = self.watch();
         loop {
@@ -97,7 +98,8 @@ impl Group {
         }
     }
 
-    /// Leader only.
+    /// Makes sure that this replica leads, and answers the last entry that a read must have applied. Leader
+    /// only.
     pub(crate) async fn confirm_leader(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
         let index = self.confirm_leader_by(policy).await?;
         // A leader that takes itself out relies on voters among which it is not, and one that is left alone

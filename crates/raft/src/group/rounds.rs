@@ -21,7 +21,7 @@ pub(crate) struct Rounds<T: Clone> {
 }
 
 struct Inner<T: Clone> {
-    /// Held from a question to its answer.
+    /// The lock that is held from a question to its answer.
     turn: tokio::sync::Mutex<()>,
     /// The round that has not been asked yet. Those who are in it hold it, and it ends when all of them have gone.
     next: Mutex<Option<WeakShared<Round<T>>>>,
@@ -34,8 +34,8 @@ impl<T: Clone> Default for Rounds<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Rounds<T> {
-    /// The answer to a question that is asked after this call, by `ask` or by that of who joined first. Whoever does
-    /// not wait for it any more holds up nobody else.
+    /// The answer to a question that is asked after this call, by `ask` or by the `ask` of whoever joined
+    /// first. Whoever does not wait for it any more holds up nobody else.
     pub(crate) fn join(&self, ask: impl Future<Output = T> + Send + 'static) -> Shared<Round<T>> {
         let mut next = self.inner.next.lock().expect("no holder panics");
         if let Some(round) = next.as_ref().and_then(WeakShared::upgrade) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use types::{LogIndex, ReplicaId, Term};
 
-/// openraft tells why it stops, unless its task panics.
+/// The reason for a stop that openraft does not tell, as its task panicked.
 const PANICKED: &str = "its task panicked; the process's log says where";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,10 @@ pub struct GroupStatus {
     pub last: Option<LogIndex>,
     pub committed: Option<LogIndex>,
     pub applied: Option<LogIndex>,
-    /// Another member told, or a committed entry says, that the group goes on without this replica. It stands
-    /// for no election any more; what it has may be removed ([`crate::RaftHost::remove`]).
+    /// Whether the group goes on without this replica, as another member told or a committed entry says. It
+    /// stands for no election any more; what it has may be removed ([`crate::RaftHost::remove`]).
     pub is_removed: bool,
-    /// Nobody used the group for a while ([`crate::HostOptions::doze_after`]).
+    /// Whether the group dozes: nobody used it for a while ([`crate::HostOptions::doze_after`]).
     pub is_dozing: bool,
     /// The members that the log of this leader can no longer bring up to date, in a group without snapshots:
     /// they are lost. Told by [`crate::Group::status`] alone.

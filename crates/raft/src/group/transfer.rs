@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use types::ReplicaId;
 
 impl Group {
-    /// Hands leadership to another voter. It must have nearly the whole log: openraft takes no writes from
-    /// the moment it tries, and does not give up by itself.
+    /// Hands leadership to another voter. The voter must have nearly the whole log: openraft takes no writes
+    /// from the moment it tries, and does not give up by itself.
     pub async fn transfer_leader(&self, to: ReplicaId) -> Result<(), TransferError> {
         let status = self.status();
         if status.role != Role::Leader {
@@ -49,7 +49,8 @@ impl Group {
         }
     }
 
-    /// Leads no more when it returns, if another member could take over within `limit`.
+    /// Hands leadership to the voter that has most of the log: on return this replica leads no more, if that
+    /// one could take over within `limit`.
     pub async fn hand_over(&self, limit: Duration) {
         let target = {
             let metrics = self.raft().metrics();
@@ -61,7 +62,7 @@ impl Group {
             others.max_by_key(|(_, matched)| **matched).map(|(replica, _)| ReplicaId(*replica))
         };
         if let Some(target) = target {
-            // Not a must: the others elect a leader without it, only later.
+            // The transfer is not a must: the others elect a leader without it, only later.
             if let Ok(Err(error)) = tokio::time::timeout(limit, self.transfer_leader(target)).await {
                 tracing::debug!(group = %self.id(), %error, "leadership not handed over");
             }

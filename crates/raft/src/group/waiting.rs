@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::LogIndex;
 
-/// Nothing is waited for longer. Past what any caller means, and far from where the sum of a clock and a
-/// duration overflows.
+/// The longest that anything is waited for: past what any caller means, and far from where the sum of a clock
+/// and a duration overflows.
 pub const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,10 +27,10 @@ pub enum WaitError {
 /// The reason why an entry is not known to be on all members.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitAllError {
-    /// These did not have it by the deadline.
+    /// The members that did not have the entry by the deadline.
     #[error("not on all members: {}", list(missing))]
     Missing { missing: Vec<Lag> },
-    /// Only a leader knows what its members have.
+    /// This replica does not lead: only a leader knows what its members have.
     #[error("not the leader")]
     NotLeader,
     #[error("{limit} operations wait on this host already")]
@@ -75,7 +75,7 @@ impl Group {
     }
 
     /// Waits until all members, learners too, have the committed entry `index` durably, or says which do not.
-    /// On the leader.
+    /// Leader only.
     pub async fn wait_all(&self, index: LogIndex, deadline: Instant) -> Result<(), WaitAllError> {
         let metrics = self.raft().metrics();
         let missing = || missing(&metrics.borrow_watched(), index);
@@ -106,7 +106,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_longer_than_the_limit() {
         let site = crate::replica::beginning::tests::Site::new();
-        // A day passes here: one with few heartbeats.
+        // A day passes here, so it is one with few heartbeats.
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         let timing = Timing { heartbeat: minutes(10), election_min: minutes(40), election_max: minutes(60) };
         let spec = crate::GroupSpec { timing, ..crate::replica::beginning::tests::first() };

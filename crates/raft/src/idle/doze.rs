@@ -24,9 +24,9 @@ pub(crate) struct Doze {
     raft: Raft,
     log: Log,
     timing: Timing,
-    /// `None`: never.
+    /// The time after which an unused group dozes; `None`: never.
     after: Option<Duration>,
-    /// True when the group was used since the last look.
+    /// Whether the group was used since the last look.
     was_used: AtomicBool,
     dozes: AtomicBool,
     state: Mutex<State>,
@@ -35,11 +35,11 @@ pub(crate) struct Doze {
 
 struct State {
     idle_since: Instant,
-    /// The log keeps nothing in memory since the group is idle.
+    /// Whether the log was told to keep nothing in memory, as the group is idle.
     cache_released: bool,
     /// The log's end when it was last looked at: whatever makes entries uses the group.
     last: Option<u64>,
-    /// A leader's sign of life last came.
+    /// The moment of a leader's last sign of life.
     heard: Instant,
     /// The time of the next heartbeat, as a dozing leader.
     next_heartbeat: Instant,
@@ -51,7 +51,7 @@ struct Seen {
     has_leader: bool,
     is_alone: bool,
     last: Option<u64>,
-    /// The time since that was sent which a majority answered last.
+    /// The age of the newest message that a majority has answered.
     quorum_acked_age: Option<Duration>,
 }
 
@@ -82,7 +82,7 @@ impl Doze {
         self.dozes.load(Ordering::SeqCst)
     }
 
-    /// Somebody does something with the group: it is awake when this returns, and will not doze for a while.
+    /// Takes note that somebody uses the group: it is awake when this returns, and will not doze for a while.
     pub(crate) fn used(&self) {
         // Before the question: whoever is about to let the replica doze either sees this, or is seen.
         self.was_used.store(true, Ordering::SeqCst);
@@ -91,7 +91,7 @@ impl Doze {
         }
     }
 
-    /// A leader that this replica follows said something.
+    /// Takes note that a leader that this replica follows said something.
     pub(crate) fn heard(&self) {
         self.lock().heard = Instant::now();
     }
@@ -107,8 +107,8 @@ impl Doze {
         self.set(&state, false);
     }
 
-    /// Often enough that a heartbeat is a sixth of the lease late at most, and a silent leader is noticed as
-    /// early.
+    /// The interval at which the replica is looked at: so short that a heartbeat is a sixth of the lease late
+    /// at most, and a silent leader is noticed as early.
     pub(crate) fn look_interval(&self) -> Duration {
         self.timing.election_max / 6
     }
@@ -151,8 +151,8 @@ impl Doze {
     fn is_settled(&self, seen: &Seen, state: &State, now: Instant) -> bool {
         let lease = self.timing.election_max;
         match seen.role {
-            // Before its lease ends: openraft has its ways with a leader that lost its majority, and they
-            // need its timer.
+            // A leader wakes before its lease ends: openraft has its ways with one that lost its majority,
+            // and they need its timer.
             ServerState::Leader => {
                 seen.is_alone || seen.quorum_acked_age.is_some_and(|age| age < lease * 5 / 6)
             }
@@ -166,8 +166,8 @@ impl Doze {
         }
     }
 
-    /// Not when openraft's queue is full: then the group is not idle, and a lease that is not renewed wakes
-    /// it.
+    /// Has openraft send a heartbeat, unless its queue is full: then the group is not idle, and a lease that
+    /// is not renewed wakes it.
     fn send_heartbeat(&self) {
         // A task's budget of operations counts one for each group, and a queue seems full when it is used up.
         let _ = tokio::task::unconstrained(self.raft.trigger().heartbeat()).now_or_never();

@@ -9,12 +9,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tonic::Status;
 
-/// Heartbeats that wait for their batch: one for each group that two processes share, and some.
+/// The most heartbeats that wait for their batch: one for each group that two processes share, and some.
 const WAITING_COUNT_MAX: usize = 4096;
-/// Heartbeats in one message: about 100 bytes each.
+/// The most heartbeats in one message: about 100 bytes each.
 pub(crate) const BATCH_COUNT_MAX: usize = 1024;
-/// Messages under way. A heartbeat is sent at once as long as there are fewer; while there are not,
-/// heartbeats gather. More than one, so that a group whose answer is slow delays others little.
+/// The most messages under way. A heartbeat is sent at once as long as there are fewer; while there are not,
+/// heartbeats gather. The limit is more than one, so that a group whose answer is slow delays others little.
 const UNDER_WAY_COUNT_MAX: usize = 4;
 /// The time for which a message may be under way. Those who wait for its answers give up earlier.
 const MESSAGE_MAX: Duration = Duration::from_secs(2);
@@ -23,13 +23,14 @@ const MESSAGE_MAX: Duration = Duration::from_secs(2);
 /// it, so that a heartbeat alone is not delayed and many at a time cost one message.
 pub(crate) struct Heartbeats {
     client: RaftTransportClient<Channel>,
-    /// Made by the first heartbeat: who only talks to a process by other ways needs no task for it.
+    /// The sender, made by the first heartbeat: who only talks to a process by other ways needs no task for
+    /// it.
     sender: OnceLock<Sender>,
 }
 
 struct Sender {
     queue: mpsc::Sender<Waiting>,
-    /// Ends when this is dropped.
+    /// The task that sends what is queued; it ends when this is dropped.
     task: JoinHandle<()>,
 }
 
@@ -43,7 +44,8 @@ impl Heartbeats {
         Heartbeats { client, sender: OnceLock::new() }
     }
 
-    /// The follower's answer. Cancellation safe in that the heartbeat may be sent nevertheless.
+    /// Sends a heartbeat with others and answers what the follower says. Cancellation safe in that the
+    /// heartbeat may be sent nevertheless.
     pub(crate) async fn send(&self, heartbeat: wire::AppendRequest) -> Result<wire::AppendResponse, Status> {
         let sender = self.sender.get_or_init(|| Sender::start(self.client.clone()));
         let (answer, answered) = oneshot::channel();

@@ -16,15 +16,15 @@ pub enum ForgetError {
     Stopped,
     #[error("entry {to} is not applied here, {applied:?} is")]
     NotApplied { to: LogIndex, applied: Option<LogIndex> },
-    /// It is done when replication lets go of the entries.
+    /// The log forgets the entries only when replication lets go of them.
     #[error("the log is still being read up to entry {to}")]
     InUse { to: LogIndex },
 }
 
 impl Group {
     /// The last entry that the log can do without: all members have it durably, this one has applied it, and
-    /// `tail_bytes` of records follow it. `None` when no more can go than is forgotten, and on any but the
-    /// leader.
+    /// `tail_bytes` of records follow it. `None` when no more can go than is forgotten, and on any replica
+    /// but the leader.
     pub fn forgettable(&self, tail_bytes: u64) -> Option<LogIndex> {
         let everywhere = {
             let metrics = self.raft().metrics();

@@ -21,16 +21,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::LogIndex;
 
-/// Entries without bodies that are read at once: some ten thousand bytes in memory, a seek on disk.
+/// The most entries without bodies that are read at once: some ten thousand bytes in memory, a seek on disk.
 const META_COUNT_MAX: usize = 512;
-/// Between two attempts to read where the process lacks something.
+/// The time between two attempts to read where the process lacks something.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(200);
 
 /// A [`Log`] as openraft wants it. The log does the work; this translates.
 #[derive(Clone)]
 pub(crate) struct LogStore {
     log: Log,
-    /// The bytes of the entries in one message to a follower.
+    /// The limit of the entries' bytes in one message to a follower.
     append_bytes_max: usize,
     /// The snapshots that make purged entries dispensable; `None` where nothing does.
     snapshots: Option<Arc<SnapshotStore>>,
@@ -38,7 +38,7 @@ pub(crate) struct LogStore {
     /// The replica, until it is written down that its log is in use.
     unused: Option<Identity>,
     room_wait: RoomWait,
-    /// After the log, so dropped after it.
+    /// The field stands after the log, so it is dropped after it.
     _alive: Alive,
 }
 
@@ -239,7 +239,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(())
     }
 
-    /// A hint that names more than the log has (a crash took the tail) is no hint: the next leader will tell.
+    /// Answers the hint of how far the log is committed. One that names more than the log has (a crash took
+    /// the tail) is none: the next leader will tell.
     async fn read_committed(&mut self) -> Result<Option<RaftLogId>, io::Error> {
         let Some(committed) = self.log.state().committed else { return Ok(None) };
         let is_there = self.log.id_at(committed.index).await.is_ok_and(|id| id == committed);
@@ -272,8 +273,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.log.truncate_after(last.map(|id| LogIndex(id.index))).await.map_err(io::Error::other)
     }
 
-    /// Entries go only when a snapshot has them: by then the state has them durably too, while what was
-    /// applied since may be in its memory alone.
+    /// Purges entries, which go only when a snapshot has them: by then the state has them durably too, while
+    /// what was applied since may be in its memory alone.
     async fn purge(&mut self, to: RaftLogId) -> Result<(), io::Error> {
         if let Some(snapshots) = &self.snapshots {
             let (to, durable) = (log_id_of(&to), snapshots.current_id());

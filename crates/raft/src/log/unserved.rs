@@ -7,21 +7,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use types::{ReplicaId, Term};
 
-/// Those that this replica found while it led, by the last term in which it did.
+/// The members that this replica found lost while it led, each with the last term in which it did.
 #[derive(Default)]
 pub(crate) struct Unserved {
     found: Mutex<BTreeMap<ReplicaId, Term>>,
 }
 
 impl Unserved {
-    /// Whether the member was not known to be lost before.
+    /// Notes a member as lost; answers whether it was not known to be so before.
     pub(crate) fn found(&self, member: ReplicaId, term: Term) -> bool {
         self.found.lock().expect("no holder panics").insert(member, term).is_none()
     }
 
-    /// Those that are lost at this moment: a member that was removed is none, and neither is one that has by
-    /// now what it needs, from another leader's longer log or from its own restored files. A replica that
-    /// does not lead knows of none.
+    /// The members that are lost at this moment: one that was removed is none of them, and neither is one
+    /// that has by now what it needs, from another leader's longer log or from its own restored files. A
+    /// replica that does not lead knows of none.
     pub(crate) fn now(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<ReplicaId> {
         let Some(replication) = metrics.replication.as_ref().filter(|_| metrics.state == ServerState::Leader)
         else {

@@ -19,7 +19,7 @@ impl Dismissal {
         Dismissal { at, members: members.into_iter().collect() }
     }
 
-    /// `None` before a group's first membership.
+    /// The dismissal by a committed membership; `None` before a group's first.
     pub(crate) fn by(committed: &RaftStoredMembership) -> Option<Dismissal> {
         let at = (*committed.log_id())?;
         Some(Dismissal::new(at, committed.nodes().map(|(&replica, _)| replica)))

@@ -8,7 +8,7 @@ pub(crate) struct FirstAnswer {
 }
 
 impl FirstAnswer {
-    /// Nobody has answered the leader of this term yet.
+    /// The moment since which the leader of this term waits: that of the first such call in the term.
     pub(crate) fn awaited_since(&self, term: u64) -> Instant {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         match *waiting {

@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::ReplicaId;
 
-/// A learner this close to the leader's last entry counts as caught up: the rest comes while it votes.
+/// The most entries that a learner may lack and still count as caught up: the rest comes while it votes.
 const LAG_COUNT_MAX: u64 = 64;
-/// Pause before a step is tried again that has to wait for something of the group's own.
+/// The pause before a step is tried again that has to wait for something of the group's own.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// The time for which removed members are told that they are; those that do not hear it notice when they
 /// stand for election.
@@ -29,7 +29,7 @@ const DISMISS_MAX: Duration = Duration::from_millis(500);
 /// The members of a group as one replica knows them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Members {
-    /// One set; two while a change is under way, and then both must agree to everything.
+    /// The set of voters; two sets while a change is under way, and then both must agree to everything.
     pub voter_sets: Vec<BTreeSet<ReplicaId>>,
     /// Voters and learners.
     pub all: Vec<Member>,
@@ -67,7 +67,7 @@ impl Members {
         self.all.iter().find(|member| member.replica == replica)
     }
 
-    /// Whether these, all of them voters, are the members.
+    /// Whether these are the voters and nobody else is a member, with no change under way.
     fn are(&self, voters: &BTreeSet<ReplicaId>) -> bool {
         let all: BTreeSet<ReplicaId> = self.all.iter().map(|member| member.replica).collect();
         self.voter_sets.as_slice() == std::slice::from_ref(voters) && all == *voters
@@ -128,8 +128,7 @@ impl Group {
         // Of those that are to be added nobody knows anything yet.
         let added = voters.len() - old.len();
         self.wait_there(&old, majority.saturating_sub(added), Needed::Answer, deadline).await?;
-        // An earlier call that was broken off: two majorities are asked for everything until this is
-        // finished.
+        // An earlier call was broken off: two majorities are asked for everything until this is finished.
         let mut done = None;
         if before.is_joint() {
             done = Some(self.change(ChangeMembers::AddVoterIds(BTreeSet::new()), deadline).await?);
@@ -193,8 +192,8 @@ impl Group {
         Ok(())
     }
 
-    /// One change, and, where it made the membership joint, the one that ends it: committed on return, with
-    /// the last entry's id. Waits for what is under way.
+    /// Makes one change, and, where it made the membership joint, the one that ends it: committed on return.
+    /// Answers the last entry's id. Waits for changes that are under way.
     async fn change(
         &self,
         changes: ChangeMembers<u64, Peer>,
@@ -224,7 +223,7 @@ impl Group {
         }
     }
 
-    /// Waits until `enough` of `replicas` are there as it is needed. This one is.
+    /// Waits until `enough` of `replicas` are there in the way that is `needed`; the leader itself always is.
     pub(crate) async fn wait_there(
         &self,
         replicas: &BTreeSet<ReplicaId>,
@@ -251,7 +250,7 @@ impl Group {
         }
     }
 
-    /// Tells removed members, once: openraft sends them nothing any more.
+    /// Tells removed members that they are, once: openraft sends them nothing any more.
     async fn dismiss(&self, removed: Vec<Member>, dismissal: &Dismissal) {
         let tell = removed.into_iter().filter(|member| member.replica != self.replica()).map(|member| async move {
             let request = wire::DismissRequest {
@@ -272,9 +271,10 @@ impl Group {
 /// The conditions on which a member counts as there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needed {
-    /// It has answered this leader within a lease.
+    /// The member has answered this leader within a lease.
     Answer,
-    /// That, and it has all but the last few entries, and knows the newest members.
+    /// The member has answered within a lease, has all but the last few entries, and knows the newest
+    /// members.
     ///
     /// A replica that was removed and is taken in again has nearly the whole log at once. Until it has the
     /// entry that takes it in, it says that it is removed, and may be deleted
@@ -285,11 +285,12 @@ pub(crate) enum Needed {
 /// Members that cannot be counted on.
 struct Absent {
     lagging: Vec<Lag>,
-    /// They have what they need, but answer nothing.
+    /// Members that have what they need, but answer nothing.
     silent: Vec<ReplicaId>,
 }
 
-/// Those of `replicas` that are not there, the leader itself apart; `None` when this replica does not lead.
+/// The members among `replicas` that are not there, the leader itself apart; `None` when this replica does
+/// not lead.
 fn absent(
     metrics: &RaftMetrics<TypeConfig>,
     replicas: &BTreeSet<ReplicaId>,
@@ -364,7 +365,7 @@ mod tests {
     #[tokio::test]
     async fn a_replica_that_is_taken_in_again_has_caught_up_only_with_the_entry_that_takes_it_in() {
         let near = LAG_COUNT_MAX - 1;
-        // It was removed a moment ago and lacks next to nothing, but says that it is removed.
+        // The member was removed a moment ago and lacks next to nothing, but says that it is removed.
         check(TAKEN_IN_AT, Some(TAKEN_IN_AT - 1), Needed::NearlyAll, &[1]);
         check(TAKEN_IN_AT + near, Some(TAKEN_IN_AT - 1), Needed::NearlyAll, &[near + 1]);
         check(TAKEN_IN_AT, None, Needed::NearlyAll, &[TAKEN_IN_AT + 1]);

@@ -13,20 +13,21 @@ use types::ReplicaId;
 /// A replica's right to vote and to stand, as far as openraft knows nothing of it.
 pub(crate) struct Standing {
     replica: ReplicaId,
-    /// Until then the replica gives no vote and does not stand: it may have promised its vote before it was
-    /// restarted.
+    /// The moment until which the replica gives no vote and does not stand: it may have promised its vote
+    /// before it was restarted.
     holds_off_until: Option<Instant>,
     /// Replicas that a forced reset gave up: what they say is not listened to.
     lost: Vec<ReplicaId>,
-    /// Newest committed membership that another member knows and that is without this replica.
+    /// The newest committed membership that another member knows and that is without this replica.
     dismissal: watch::Sender<Option<Dismissal>>,
-    /// A committed membership had this replica: the ones without it are from after its time, not from before.
+    /// Whether a committed membership had this replica: those without it are then from after its time, not
+    /// from before.
     was_member: AtomicBool,
     decided: Mutex<Decided>,
-    /// A leader of another history: what this replica has cannot be told from what it lacks, and its group
-    /// stops.
+    /// What proves that a leader has another history: then what this replica has cannot be told from what it
+    /// lacks, and its group stops.
     contradiction: OnceLock<String>,
-    /// Held while a leader is asked whether it is of another history.
+    /// The lock that is held while a leader is asked whether it is of another history.
     asking: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -35,7 +36,7 @@ struct Decided {
     /// The newest membership that the replica knew then.
     known: Option<RaftLogId>,
     stands: bool,
-    /// It was made when the replica held off no more.
+    /// Whether it was made when the replica held off no more.
     was_held_off: bool,
 }
 
@@ -63,7 +64,7 @@ impl Standing {
         self.asking.clone().try_lock_owned().ok()
     }
 
-    /// True for the first contradiction that is found.
+    /// Takes note of a contradiction; true for the first that is found.
     pub(crate) fn contradict(&self, why: String) -> bool {
         self.contradiction.set(why).is_ok()
     }
@@ -72,13 +73,13 @@ impl Standing {
         self.contradiction.get().cloned()
     }
 
-    /// A committed membership has this replica.
+    /// Takes note that a committed membership has this replica.
     pub(crate) fn was_member(&self) {
         self.was_member.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a committed membership is without this replica, and one before it was not. Who joins is in
-    /// none until it has caught up with the entry that added it.
+    /// Whether a committed membership is without this replica, and one before it was not. A replica that
+    /// joins is in none until it has caught up with the entry that added it.
     pub(crate) fn is_left_out(&self, committed: &RaftStoredMembership) -> bool {
         if committed.get_node(&self.replica.0).is_some() {
             self.was_member();
@@ -96,7 +97,7 @@ impl Standing {
         &self.lost
     }
 
-    /// Another member has a committed membership. It changes nothing if this replica is in it.
+    /// Takes note of a committed membership that another member has; one with this replica changes nothing.
     pub(crate) fn dismissed(&self, dismissal: Dismissal) {
         self.dismissal.send_if_modified(|known| {
             let is_newer = known.as_ref().is_none_or(|known| known.at < dismissal.at);
@@ -131,7 +132,7 @@ impl Standing {
         self.dismissal.borrow().clone().filter(|told| Some(told.at) >= *known)
     }
 
-    /// The time at which it may vote again, while it may not.
+    /// The time at which the replica may vote again, while it may not.
     pub(crate) fn holds_off(&self) -> Option<Instant> {
         self.holds_off_until.filter(|until| Instant::now() < *until)
     }

@@ -21,9 +21,9 @@ pub(crate) enum Past {
     Restarted,
 }
 
-/// All that a replica comes with.
+/// The facts about a replica that its beginning found, or made.
 pub(crate) struct Begun {
-    /// A committed membership has had it.
+    /// Whether a committed membership has had the replica.
     pub(crate) was_member: bool,
     pub(crate) past: Past,
     /// Replicas of the group that a forced reset gave up.
@@ -97,9 +97,9 @@ fn check_goes_on(known: &Identity, spec: &GroupSpec) -> anyhow::Result<()> {
     }
 }
 
-/// An empty log is that of a replica that promised nothing yet, or one that joined and promised its vote
-/// alone. Anything else was lost, and with it votes and entries that others count on: the same name must not
-/// begin anew.
+/// Refuses an empty log that was lost. One that was not is that of a replica that promised nothing yet, or of
+/// one that joined and promised its vote alone. Anything else was lost, and with it votes and entries that
+/// others count on: the same name must not begin anew.
 fn check_not_lost(identity: &Identity, is_empty: bool, past: Past) -> anyhow::Result<()> {
     let is_lost = match past {
         Past::Restarted => identity.origin == Origin::First,
@@ -113,7 +113,8 @@ fn check_not_lost(identity: &Identity, is_empty: bool, past: Past) -> anyhow::Re
     Ok(())
 }
 
-/// Durable before the log has anything: a log that is in use names its replica.
+/// Writes the identity of a new replica, durably before the log has anything: a log that is in use names its
+/// replica.
 async fn begin_new(lost: Vec<ReplicaId>, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> anyhow::Result<Identity> {
     if let GroupStart::First(members) = &spec.start
         && !members.iter().any(|member| member.replica == spec.replica)
@@ -145,13 +146,14 @@ async fn start_log(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only
-/// what the log has durably. Ahead means that the log was lost or replaced, and with it entries this replica
-/// acknowledged; except by a snapshot, which a crash may find installed and the log not purged to it. Nothing
-/// that is purged may be missing: a snapshot that is ahead of the state is installed next.
+/// Refuses a log that lacks what the state has. A state machine may be behind its log (a crash took what it
+/// had in memory), never ahead: it applies only what the log has durably. Ahead means that the log was lost
+/// or replaced, and with it entries this replica acknowledged; except by a snapshot, which a crash may find
+/// installed and the log not purged to it. Nothing that is purged may be missing: a snapshot that is ahead of
+/// the state is installed next.
 ///
-/// By index: the end of a log may be of a newer term than what is committed at a higher index, and never be
-/// committed.
+/// The comparison is by index: the end of a log may be of a newer term than what is committed at a higher
+/// index, and never be committed.
 pub(crate) fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogId>) -> anyhow::Result<()> {
     let state = log.state();
     let last = index_max(state.last, state.purged);
@@ -176,8 +178,8 @@ pub(crate) fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogI
     Ok(())
 }
 
-/// No election can have led to a term that is too high, and none can lead past it: such a replica would wait
-/// for ever.
+/// Refuses a log that names a term that is too high: no election can have led to it, and none can lead past
+/// it, so the replica would wait for ever.
 pub(crate) fn check_terms(log: &Log, limit: TermLimit) -> anyhow::Result<()> {
     let state = log.state();
     let voted = state.hard_state.map(|state| state.vote_term);
@@ -391,7 +393,7 @@ pub(crate) mod tests {
         let site = Site::new();
         let joiner = group_spec(7, GroupStart::Join);
         for _ in 0..2 {
-            // It has promised nothing yet.
+            // The replica has promised nothing yet.
             site.open(joiner.clone()).await.expect("it opens");
             site.host.close(GROUP).await;
             site.lose_log().await;
@@ -431,8 +433,8 @@ pub(crate) mod tests {
         assert_eq!(noted, Identity { is_used: true, ..Identity::new(GROUP, ReplicaId(7), Origin::Joined) });
     }
 
-    /// A leader adds it and removes it. What it has applied says that it is no member, and not that it was
-    /// one.
+    /// A leader adds a replica and removes it. What the replica has applied says that it is no member, and
+    /// not that it was one.
     #[tokio::test]
     async fn one_that_joined_and_was_removed_knows_so_after_a_restart() {
         let site = Site::new();

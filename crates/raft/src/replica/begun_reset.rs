@@ -12,9 +12,9 @@ use raftlog::Log;
 use std::sync::Arc;
 use types::{LogIndex, ReplicaId};
 
-/// Decides it, durably and before the replica hears anybody: the members that it gave up are lost when the
-/// log ends with its two entries, and members as before when it does not. Whoever failed half way may change
-/// their mind.
+/// Decides whether a reset counts, durably and before the replica hears anybody: the members that it gave up
+/// are lost when the log ends with its two entries, and members as before when it does not. Whoever failed
+/// half way may change their mind.
 pub(crate) async fn settle_reset(
     identity: Identity,
     log: &Log,
@@ -32,7 +32,7 @@ pub(crate) async fn settle_reset(
             let record = wire::ResetRecord::decode(record.clone()).context("decode the record of a reset")?;
             lost.extend(record.lost.into_iter().map(ReplicaId));
         }
-        // Half of it: nobody was told, and nobody else has it.
+        // Half of a reset: nobody was told, and nobody else has it.
         [.., RaftEntry { log_id, payload: EntryPayload::Normal(Data::Reset(_)) }] => {
             log.truncate_after(log_id.index.checked_sub(1).map(LogIndex)).await.context("undo a reset")?;
         }
@@ -45,7 +45,7 @@ pub(crate) async fn settle_reset(
     Ok(identity)
 }
 
-/// Its last two entries, or what it has of them.
+/// The log's last two entries, or what it has of them.
 async fn log_end(log: &Log) -> anyhow::Result<Vec<RaftEntry>> {
     let state = log.state();
     let Some(last) = state.last else { return Ok(Vec::new()) };

@@ -29,24 +29,25 @@ pub(crate) const DIR: &str = "replicas";
 const ROOM_RETRY: Duration = Duration::from_millis(200);
 /// The fields between the version and the lost replicas.
 const FIELDS_BYTES: usize = 3 + 8 + 8 + 4;
-/// Lost replicas remembered: groups have a handful of members, and are reset once in years.
+/// The most lost replicas that are remembered: groups have a handful of members, and are reset once in years.
 pub(crate) const LOST_MAX: usize = 1024;
 const FILE: RecordFile = RecordFile::of_fields(b"FLri", 1, FIELDS_BYTES + 8 * LOST_MAX);
 
-/// Where a replica comes from, whether it was used, and how it ended: each says its own, and none takes another's
-/// place.
+/// What a disk knows of its replica of a group: where it comes from, whether it was used, and how it ended.
+/// Each of these says its own, and none takes another's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) group: GroupId,
     pub(crate) replica: ReplicaId,
     pub(crate) origin: Origin,
-    /// It may have promised something: an empty log is one that was lost. Never taken back.
+    /// Whether the replica may have promised something: an empty log is then one that was lost. Never taken
+    /// back.
     pub(crate) is_used: bool,
     pub(crate) end: Option<End>,
-    /// A forced reset was begun: the end of the log says whether it was done
+    /// Whether a forced reset was begun: the end of the log says whether it was done
     /// ([`crate::replica::begun_reset`]).
     pub(crate) is_resetting: bool,
-    /// A committed membership has had it: one without it is from after its time.
+    /// Whether a committed membership has had the replica: one without it is then from after its time.
     pub(crate) was_member: bool,
     /// Replicas that a forced reset gave up. They may still exist, and must not be listened to.
     pub(crate) lost: Vec<ReplicaId>,
@@ -58,7 +59,7 @@ pub(crate) struct Identity {
 pub(crate) enum Origin {
     /// One of the group's first members: its log begins with them.
     First = 1,
-    /// Came later: its log begins with what a leader sent.
+    /// A replica that came later: its log begins with what a leader sent.
     Joined = 2,
 }
 
@@ -66,11 +67,11 @@ pub(crate) enum Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum End {
-    /// Its log is there, and no member of the group any more: it never votes or appends again.
+    /// The replica is no member of the group any more, and never votes or appends again; its log is there.
     Retired = 1,
-    /// Its files are being deleted; a crash may have left some.
+    /// The replica's files are being deleted; a crash may have left some.
     Removing = 2,
-    /// Its files are gone, and its id is spent.
+    /// The replica's files are gone, and its id is spent.
     Removed = 3,
 }
 
@@ -79,7 +80,7 @@ const USED_BIT: u8 = 0b100;
 const END_SHIFT: u32 = 4;
 
 impl Identity {
-    /// One that has promised nothing yet.
+    /// The identity of a replica that has promised nothing yet.
     pub(crate) fn new(group: GroupId, replica: ReplicaId, origin: Origin) -> Identity {
         Identity {
             group,
@@ -93,12 +94,13 @@ impl Identity {
         }
     }
 
-    /// One of which nothing is known but that it was here, and so may have promised anything.
+    /// The identity of a replica of which nothing is known but that it was here, and so may have promised
+    /// anything.
     pub(crate) fn unknown(group: GroupId, replica: ReplicaId) -> Identity {
         Identity { is_used: true, ..Identity::new(group, replica, Origin::First) }
     }
 
-    /// `None` when the disk never had a replica of the group.
+    /// Reads the identity of a group's replica; `None` when the disk never had one.
     pub(crate) async fn read(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Identity>> {
         let decode = |fields: &[u8]| match Identity::decode(fields)? {
             identity if identity.group == group => Ok(identity),
@@ -107,13 +109,14 @@ impl Identity {
         Ok(FILE.read(&**disk, &path(group), decode).await?)
     }
 
-    /// Durable on return; a crash before leaves the old file or the new one.
+    /// Writes the identity, durably on return; a crash before leaves the old file or the new one.
     pub(crate) async fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         disk.create_dir_all(DIR).await?;
         FILE.write(&**disk, &path(self.group), &self.encode()).await
     }
 
-    /// [`Identity::read`], for who ends the replica and needs nothing that damage hides.
+    /// Reads an identity as [`Identity::read`] does, or `None` where it is damaged: for who ends the replica
+    /// and needs nothing that damage hides.
     pub(crate) async fn read_unless_damaged(
         disk: &Arc<dyn Disk>,
         group: GroupId,
@@ -127,7 +130,7 @@ impl Identity {
         }
     }
 
-    /// The same replica, further on its way out.
+    /// The identity of the same replica, further on its way out.
     pub(crate) fn ended(self, end: End) -> Identity {
         assert!(
             self.end <= Some(end),
@@ -139,12 +142,12 @@ impl Identity {
         Identity { end: Some(end), ..self }
     }
 
-    /// Whether another replica may begin in its place.
+    /// Whether another replica may begin in this one's place.
     pub(crate) fn makes_place(&self, for_another: ReplicaId) -> bool {
         self.end == Some(End::Removed) && self.replica != for_another
     }
 
-    /// Whether its files are gone, or on their way out.
+    /// Whether the replica's files are gone, or on their way out.
     pub(crate) fn is_being_removed(&self) -> bool {
         self.end >= Some(End::Removing)
     }
@@ -161,12 +164,13 @@ impl Identity {
         Ok(used)
     }
 
-    /// [`Identity::into_use`], of a group that runs.
+    /// Writes what [`Identity::into_use`] does, for a group that runs.
     pub(crate) async fn note_use(&self, disk: &Arc<dyn Disk>, room_wait: &RoomWait) -> io::Result<()> {
         Identity { is_used: true, ..self.clone() }.write_with_room(disk, room_wait).await
     }
 
-    /// A full disk stops no replica that runs: it waits, as with what it appends.
+    /// Writes the identity, and waits while the disk is full: that stops no replica that runs, as with what
+    /// it appends.
     async fn write_with_room(&self, disk: &Arc<dyn Disk>, room_wait: &RoomWait) -> io::Result<()> {
         let mut is_first = true;
         loop {
@@ -230,7 +234,7 @@ impl Identity {
         let group = GroupId::try_from(fields.get_u64_le()).map_err(|error| error.to_string())?;
         let replica = ReplicaId(fields.get_u64_le());
         let (origin, is_used, end) = decode_state(state)?;
-        // First members always had one; a file from before this was noted of them says no.
+        // A first member always was in a committed membership; a file from before this was noted says no.
         let was_member = was_member || origin == Origin::First;
         let count = fields.get_u32_le() as usize;
         if fields.len() != 8 * count {
@@ -310,7 +314,7 @@ mod tests {
         }
     }
 
-    /// An end took the place of what the replica was.
+    /// Old files, in which an end took the place of what the replica was.
     #[test]
     fn an_end_as_it_was_written_before_is_that_of_one_that_may_have_been_used() {
         for (state, end) in [(3, End::Removing), (4, End::Removed), (7, End::Retired)] {

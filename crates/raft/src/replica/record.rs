@@ -13,18 +13,19 @@ use types::{GroupId, ReplicaId};
 pub struct ReplicaRecord {
     pub replica: ReplicaId,
     pub stage: ReplicaStage,
-    /// It may have voted and acknowledged: what is missing of it was lost. It stays true to the end.
+    /// Whether the replica may have voted and acknowledged: what is missing of it was then lost. Stays true
+    /// to the end.
     pub is_used: bool,
-    /// A committed membership has had it: it is a member, or was removed.
+    /// Whether a committed membership has had the replica: it is then a member, or was removed.
     pub was_member: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplicaStage {
-    /// It has promised nothing: what is missing of it was never there.
+    /// The replica has promised nothing: what is missing of it was never there.
     Creating,
     InUse,
-    /// [`crate::RaftHost::retire`] was begun: it is no member any more, and its log is there.
+    /// [`crate::RaftHost::retire`] was begun: the replica is no member any more, and its log is there.
     Retired,
     /// [`crate::RaftHost::remove`] was begun and is to be repeated.
     Removing,
@@ -40,13 +41,13 @@ impl ReplicaRecord {
         Ok(groups)
     }
 
-    /// `None` where there was never a replica.
+    /// Reads the record that a disk has of a group's replica; `None` where there was never one.
     pub async fn read(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaRecord>> {
         Ok(Identity::read(disk, group).await?.map(ReplicaRecord::from))
     }
 
-    /// [`ReplicaRecord::read`], and `None` where damage hides it: who opens the replica hears of that, and who
-    /// ends it needs nothing that it hides.
+    /// Reads a record as [`ReplicaRecord::read`] does, or `None` where it is damaged: who opens the replica
+    /// hears of that, and who ends it needs nothing that damage hides.
     pub async fn read_unless_damaged(
         group: GroupId,
         disk: &Arc<dyn Disk>,
@@ -70,12 +71,12 @@ impl From<Identity> for ReplicaRecord {
 }
 
 impl ReplicaStage {
-    /// Whether it never votes or appends again.
+    /// Whether the replica never votes or appends again.
     pub fn has_ended(self) -> bool {
         self >= ReplicaStage::Retired
     }
 
-    /// Whether its log is of no use any more.
+    /// Whether the replica's log is of no use any more.
     pub fn is_being_removed(self) -> bool {
         self >= ReplicaStage::Removing
     }

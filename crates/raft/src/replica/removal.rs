@@ -11,8 +11,8 @@ use types::{GroupId, ReplicaId};
 
 impl RaftHost {
     /// Ends a replica's part in its group and keeps its log: on return it is closed, it never votes or
-    /// appends again, whatever crashes, and its state machine is dropped: what that owned is the caller's. Safe to
-    /// repeat; one that is removed stays so.
+    /// appends again, whatever crashes, and its state machine is dropped: what that owned is the caller's.
+    /// Safe to repeat; a replica that is removed stays so.
     pub async fn retire(
         &self,
         group: GroupId,
@@ -20,8 +20,8 @@ impl RaftHost {
         space: &Arc<LogSpace>,
     ) -> Result<(), RemoveGroupError> {
         let (open, _reservation) = self.take_to_end(group)?;
-        // Before it stops: once it is down nobody would be left to retire it but a restart, which would open
-        // it.
+        // The mark comes before the stop: once the replica is down nobody would be left to retire it but a
+        // restart, which would open it.
         let marked = mark_retired(group, replica, space).await;
         if let Some(open) = open {
             open.close().await;
@@ -66,8 +66,8 @@ impl RaftHost {
     }
 }
 
-/// Removes the files in this order: from the first change on until the last, a crash leaves a mark that says
-/// what was being done.
+/// Removes a replica's files, in such an order that from the first change on until the last a crash leaves a
+/// mark that says what was being done.
 async fn remove_files(
     group: GroupId,
     open: Option<ReplicaId>,
@@ -116,7 +116,8 @@ mod tests {
     use disk::sim::{SimDisk, SimOptions};
     use raftlog::LogSpaceOptions;
 
-    /// Else it would stay for ever, as something that SCM can neither use nor delete.
+    /// A replica that could not be ended would stay for ever, as something that SCM can neither use nor
+    /// delete.
     #[tokio::test]
     async fn a_replica_whose_identity_is_damaged_can_be_ended() {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));

@@ -42,7 +42,7 @@ pub enum ResetError {
     Pipeline(GroupId),
     #[error("no replica of {0} is on this disk, or nothing says which")]
     NoReplica(GroupId),
-    /// Damaged, in use, or unreadable.
+    /// The log is damaged, in use, or unreadable.
     #[error("the log cannot be used: {why}")]
     Log { why: String },
     #[error("the log does not say who the members are: it begins after the entry that did")]
@@ -69,7 +69,7 @@ pub struct ResetPlan {
     pub lost: Vec<Member>,
     /// The survivor's last entry: all up to here will be committed.
     pub last: LogId,
-    /// Known to have been committed at least up to here; entries after it may not have been.
+    /// The last entry that is known to have been committed; those after it may not have been.
     pub committed: Option<LogId>,
     /// The term of the reset.
     pub term: Term,
@@ -81,7 +81,7 @@ pub struct OfflineReplica {
     identity: Identity,
     space: Arc<LogSpace>,
     log: Log,
-    /// The newest one there is.
+    /// The newest membership there is.
     membership: RaftMembership,
 }
 
@@ -151,23 +151,23 @@ impl OfflineReplica {
             lost: others.iter().filter_map(|other| members.get(*other).cloned()).collect(),
             members,
             last,
-            // What is purged was.
+            // What is purged was committed.
             committed: state.committed.max(state.purged),
             term: Term(voted.max(last.term.0) + 1),
         })
     }
 
-    /// Makes the survivor the only member. Durable on return. A crash or an error leaves the old members or
+    /// Makes the survivor the only member, durably on return. A crash or an error leaves the old members or
     /// the new one, and the call may be repeated, or not: until the entry that names the only member is
     /// durable, nothing is given up.
     pub async fn reset(self, plan: &ResetPlan, at_unix_ms: u64, reason: &str) -> Result<(), ResetError> {
         let OfflineReplica { mut identity, space, log, .. } = self;
-        // First: with the entries, the lost must be known before anybody is heard.
+        // The mark goes first: with the entries, the lost must be known before anybody is heard.
         identity.is_resetting = true;
         identity.write(space.disk()).await.map_err(log_failed)?;
-        // A promise newer than any the replica gave: nobody else was elected in this term with its vote. Not
-        // as elected: where the reset is given up here, the replica must not take itself for a leader of the
-        // old members.
+        // A promise newer than any the replica gave: nobody else was elected in this term with its vote. It
+        // is not that of an elected leader: where the reset is given up here, the replica must not take
+        // itself for a leader of the old members.
         let (vote_term, vote_replica) = (plan.term.0, plan.survivor.replica.0);
         let vote = HardState { vote_term, vote_replica, vote_committed: false };
         log.save_hard_state(vote).await.map_err(log_failed)?;
@@ -264,7 +264,8 @@ pub enum ResetAnswer {
     NotReached { why: String },
     /// A process answers, and does not have the replica.
     NotThere,
-    /// Connected, and silent for [`ResetAnswer::WAITED_MAX`]: a process that hangs may go on.
+    /// A connection came about, and no answer within [`ResetAnswer::WAITED_MAX`]: a process that hangs may go
+    /// on.
     DidNotAnswer,
     /// A process has the replica, or cannot tell.
     IsThere,
@@ -290,8 +291,8 @@ impl Display for ResetAnswer {
 }
 
 impl ResetPlan {
-    /// Asks the lost, at the address their group knows and at `addresses`; of each what says most against its
-    /// loss. `cluster`: the survivor's; empty when its disk does not say.
+    /// Asks the lost members, at the address their group knows and at `addresses`; answers of each what says
+    /// most against its loss. `cluster`: the survivor's; empty when its disk does not say.
     pub async fn ask(&self, cluster: &str, addresses: &[String]) -> Vec<Asked> {
         let mut asked = Vec::new();
         for member in &self.lost {
@@ -327,7 +328,8 @@ impl ResetPlan {
             Ok(Ok(_)) => ResetAnswer::NotThere,
             Ok(Err(status)) => match Failure::from(status).code {
                 Code::WrongCluster => ResetAnswer::NotThere,
-                // It was reached a moment ago: whatever listens there is no member that runs as it should.
+                // The address was reached a moment ago: whatever listens there is no member that runs as it
+                // should.
                 Code::Unavailable => not_reached(&"it breaks the connection"),
                 _ => ResetAnswer::IsThere,
             },
@@ -336,17 +338,17 @@ impl ResetPlan {
     }
 }
 
-/// Only a refused connection goes with the claim that a member is lost for good: a process that is silent may
-/// hang and go on, one that answers may be starting and about to open the replica, and a machine that is not
-/// reached may be cut off. Were such a member taken for lost, a majority of the old members could go on
-/// beside the survivor.
+/// Refuses a reset unless every member that is said to be lost for good refused the connection: a process
+/// that is silent may hang and go on, one that answers may be starting and about to open the replica, and a
+/// machine that is not reached may be cut off. Were such a member taken for lost, a majority of the old
+/// members could go on beside the survivor.
 pub fn check_lost(asked: &[Asked]) -> Result<(), ResetError> {
     let in_doubt = asked.iter().filter(|asked| asked.answer != ResetAnswer::NobodyListens).cloned();
     let in_doubt: Vec<Asked> = in_doubt.collect();
     if in_doubt.is_empty() { Ok(()) } else { Err(ResetError::MayLive { in_doubt }) }
 }
 
-/// `Err`: the answer, where no connection comes about.
+/// Connects to an address. `Err`: the answer, where no connection comes about.
 async fn reach(address: &str) -> Result<(), ResetAnswer> {
     let not_reached = |why: &dyn Display| ResetAnswer::NotReached { why: format!("{address}: {why}") };
     let found = tokio::time::timeout(ASK_MAX, tokio::net::lookup_host(address)).await;
@@ -402,7 +404,7 @@ mod tests {
         site.host.close(GROUP).await;
     }
 
-    /// Written by a release that took any number for a term: there is none left to be elected in.
+    /// The term was written by a release that took any number for one: there is none left to be elected in.
     #[tokio::test]
     async fn a_reset_forgets_a_term_that_cannot_have_come_about() {
         for term in [1 << 62, u64::MAX] {

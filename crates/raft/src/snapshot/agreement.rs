@@ -10,8 +10,8 @@ use openraft::raft::AppendEntriesRequest;
 use std::cmp::Ordering;
 use types::LogId;
 
-/// A snapshot is the one thing that takes a log forward without the entries in between: it leaves as many
-/// numbers as it passes over.
+/// The highest index that a snapshot which is taken may have. A snapshot is the one thing that takes a log
+/// forward without the entries in between: it leaves as many numbers as it passes over.
 const OFFERED_INDEX_MAX: u64 = INDEX_MAX / 2;
 
 /// The position that a snapshot's state has come to, and the membership there.
@@ -25,7 +25,7 @@ pub(crate) struct Position {
 struct OwnState {
     committed: Option<LogId>,
     membership: RaftStoredMembership,
-    /// First entry that a leader with the snapshot cannot have: it is of a newer term.
+    /// The first entry that a leader with the snapshot cannot have: it is of a newer term.
     contradicting: Option<u64>,
 }
 
@@ -50,8 +50,8 @@ impl Position {
         Ok(())
     }
 
-    /// Whether it agrees with what is committed here. Asked again right before it is installed: what is
-    /// committed goes on.
+    /// Whether the position agrees with what is committed here. Asked again right before the snapshot is
+    /// installed: what is committed goes on.
     pub(crate) async fn check_here(&self, raft: &Raft) -> Result<Result<(), String>, Fatal<TypeConfig>> {
         let id = self.id;
         let own = raft.with_raft_state(move |state| OwnState::new(state, id)).await?;
@@ -68,7 +68,7 @@ impl Position {
             (Ordering::Less, Ordering::Greater)
             | (Ordering::Equal, Ordering::Less | Ordering::Greater)
             | (Ordering::Greater, Ordering::Less) => return contradiction("what is committed"),
-            // An older one, which changes nothing.
+            // An older snapshot, which changes nothing.
             (Ordering::Less | Ordering::Equal, _) => return Ok(()),
             (Ordering::Greater, _) => {}
         }
@@ -106,7 +106,8 @@ impl OwnState {
     }
 }
 
-/// Terms never fall along a log, so those that are too new are its end.
+/// The first entry of a newer term than the snapshot's: terms never fall along a log, so entries that are too
+/// new are its end.
 fn contradicting(state: &RaftState<TypeConfig>, committed: Option<LogId>, offered: LogId) -> Option<u64> {
     let is_too_new =
         |index: u64| state.log_ids.get(index).is_some_and(|id| id.leader_id.term > offered.term.0);

@@ -15,15 +15,15 @@ pub struct SnapshotProgress {
     /// The last entry in the newest snapshot here.
     pub last: Option<LogIndex>,
     pub written_count: u64,
-    /// Attempts to write one that failed; each is a WARN line.
+    /// Attempts to write a snapshot that failed; each is a WARN line.
     pub write_failed_count: u64,
     pub installed_count: u64,
-    /// Attempts to send one to a member that took the offer, and what became of those that are over.
+    /// Attempts to send a snapshot to a member that took the offer, and what became of those that are over.
     pub sends_begun: u64,
     pub sends_finished: u64,
     pub sends_failed: u64,
-    /// Attempts to receive one, and what became of those that are over. One that failed leaves its pieces for
-    /// the next.
+    /// Attempts to receive a snapshot, and what became of those that are over. One that failed leaves its
+    /// pieces for the next.
     pub receives_begun: u64,
     pub receives_finished: u64,
     pub receives_failed: u64,
@@ -32,7 +32,7 @@ pub struct SnapshotProgress {
     /// The size of the snapshot that is being received, and what is missing of it; 0 when there is none.
     pub receiving_bytes: u64,
     pub receiving_left_bytes: u64,
-    /// The members that are being sent one.
+    /// The members that are being sent a snapshot.
     pub sending: BTreeMap<ReplicaId, SendProgress>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Counters {
 
 /// A member that is sent a snapshot, or has a part of one.
 struct Transfer {
-    /// `None` between two attempts.
+    /// The progress of the attempt under way; `None` between two.
     now: Option<SendProgress>,
     /// The time at which an attempt broke after which the member has something of it.
     broke_at: Option<Instant>,

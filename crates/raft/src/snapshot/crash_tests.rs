@@ -129,7 +129,7 @@ async fn receive(disk: &SimDisk, offered: &Arc<Stored>, bug: Bug) -> anyhow::Res
     store.install(&here.stored).await
 }
 
-/// That the new state is there, and a snapshot of it that can be sent on.
+/// Checks that the new state is there, and a snapshot of it that can be sent on.
 async fn check_installed(disk: &SimDisk) -> anyhow::Result<()> {
     let state = ByteState { disk: disk.clone() }.read().await;
     anyhow::ensure!(state == NEW, "the state is {state}");

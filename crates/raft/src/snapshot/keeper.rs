@@ -13,14 +13,14 @@ use types::LogIndex;
 
 /// The least time between two looks at a log that grows.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// After a snapshot could not be written (a full disk).
+/// The time before the next attempt after a snapshot could not be written (a full disk).
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// The time that openraft may take to note a snapshot or to purge: it waits for a follower's append under
 /// way.
 const NOTE_MAX: Duration = Duration::from_secs(10);
-/// While a snapshot is sent, or somebody who has a part of it may come back for the rest, the next one waits
-/// until the log has grown by this much more: a transfer that has to begin again with every new snapshot
-/// might never end.
+/// The factor by which the log grows more before the next snapshot is written while one is sent, or somebody
+/// who has a part of it may come back for the rest: a transfer that has to begin again with every new
+/// snapshot might never end.
 const PATIENCE: u64 = 4;
 
 /// Writes snapshots of a group as its log grows, and purges the log behind them, until the group has stopped.
@@ -126,7 +126,7 @@ impl Keeper {
     }
 }
 
-/// Waits a while until openraft has come somewhere; whether it has.
+/// Waits a while until openraft has come somewhere; answers whether it has.
 pub(crate) async fn until(
     raft: &Raft,
     is_there: impl Fn(&openraft::RaftMetrics<crate::adapter::type_config::TypeConfig>) -> bool,

@@ -19,9 +19,10 @@ use crate::Applied;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use types::{GroupId, LogId, LogIndex, Term};
 
-/// Files are sent and checked in pieces of this size; the last one of a file is shorter. Part of the format.
+/// The size of the pieces in which files are sent and checked; the last one of a file is shorter. Part of the
+/// format.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
-/// A longer manifest is refused: it must fit into a message. Enough for one terabyte in pieces of 256 KiB.
+/// The most bytes of a manifest, which must fit into a message. Enough for one terabyte in pieces of 256 KiB.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 16 << 20;
 
 const MAGIC: [u8; 8] = *b"FLsnap\0\0";
@@ -36,7 +37,7 @@ const _: () = assert!(HEAD_BYTES == 56);
 pub(crate) struct Manifest {
     pub(crate) group: GroupId,
     pub(crate) applied: Applied,
-    /// Sorted by name.
+    /// The files, sorted by name.
     pub(crate) files: Vec<FileEntry>,
 }
 
@@ -140,7 +141,7 @@ impl Manifest {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Its pieces in the order in which they are sent, from one on.
+    /// The snapshot's pieces in the order in which they are sent, from one on.
     pub(crate) fn pieces_from(&self, from: Piece) -> impl Iterator<Item = Piece> + '_ {
         let files = (0u32..).zip(&self.files).skip(from.file as usize);
         files.flat_map(move |(file, entry)| {
@@ -188,7 +189,7 @@ impl FileEntry {
     }
 }
 
-/// A peer's names become paths here: plain names only.
+/// Refuses a name that is not plain: a peer's names become paths here.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     if name.is_empty() || name.len() > 255 || name.starts_with('.') || !name.bytes().all(is_plain) {

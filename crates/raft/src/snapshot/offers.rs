@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Wishes for pieces that gRPC has not taken yet.
+/// The most wishes for pieces that gRPC has not taken yet.
 const ANSWERS_COUNT_MAX: usize = 4;
 
 /// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that,

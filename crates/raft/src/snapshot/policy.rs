@@ -10,8 +10,8 @@ pub struct SnapshotPolicy {
 }
 
 impl SnapshotPolicy {
-    /// A restart applies at most this much again, some seconds of work; disk: one segment (128 MiB) more than
-    /// the sum.
+    /// The policy of metadata groups. A restart applies at most this much again, some seconds of work; the
+    /// log has one segment (128 MiB) more than the sum of both on the disk.
     pub const METADATA: SnapshotPolicy = SnapshotPolicy::every(256 << 20);
 
     /// A policy with a quarter of the log as its tail.

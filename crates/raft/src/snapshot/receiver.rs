@@ -20,11 +20,11 @@ use tonic::Status;
 use wire::snapshot_to_follower::Message as ToFollower;
 use wire::snapshot_to_leader::Message as ToLeader;
 
-/// Pieces asked for and not yet here: 2 MiB, what a network of 1 GB/s holds in 2 ms.
+/// The most pieces that are asked for and not yet here: 2 MiB, what a network of 1 GB/s holds in 2 ms.
 const WANTED_COUNT_MAX: usize = 8;
 /// The number of times that a piece may come damaged before the attempt ends; the leader begins another.
 const TRIES_MAX: u32 = 3;
-/// A sender that is silent for this long is gone. Four receptions at a time at 1 MiB/s: a piece takes a
+/// The silence after which a sender counts as gone. With four receptions at a time at 1 MiB/s a piece takes a
 /// second.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The interval at which the leader hears that what takes long goes on; it may take [`WORKING_MAX`], and a
@@ -59,7 +59,7 @@ struct Receiving<'a> {
 }
 
 impl Receiving<'_> {
-    /// Answers this replica's vote.
+    /// Receives and installs what is offered, unless nothing is to be received; answers this replica's vote.
     async fn run(self, encoded: Bytes, mut messages: Offered) -> Result<RaftVote, ReceiveError> {
         let (manifest, position) = self.check(&encoded)?;
         self.check_here(&position).await?;
@@ -74,7 +74,7 @@ impl Receiving<'_> {
         tracing::info!(group = %self.store.group(), last = id.index.0, left_bytes, "receive a snapshot");
         match self.fetch(&mut reception, &mut messages).await {
             Ok(()) => {}
-            // Nobody is helped by a part of it on a full disk.
+            // Nobody is helped by a part of a snapshot on a full disk.
             Err(full @ ReceiveError::DiskBecameFull) => {
                 reception.discard();
                 self.store.sweep().await;
@@ -216,7 +216,7 @@ impl Receiving<'_> {
 
 async fn say(answers: &Answers, message: ToLeader) -> Result<(), ReceiveError> {
     let message = wire::SnapshotToLeader { message: Some(message) };
-    // Small and few: a leader that takes none of them hangs.
+    // Answers are small and few: a leader that takes none of them hangs.
     let said = tokio::time::timeout(SILENCE_MAX, answers.send(Ok(message))).await;
     said.map_err(|_| ReceiveError::Gone)?.map_err(|_| ReceiveError::Gone)
 }

@@ -19,12 +19,12 @@ const BEGIN: Piece = Piece { file: 0, number: 0 };
 /// same snapshot is offered again; after a restart too.
 pub(crate) struct Reception {
     store: Arc<SnapshotStore>,
-    /// `None` once it is complete.
+    /// `None` once the snapshot is complete.
     partial: Option<Partial>,
-    /// All pieces before it are written.
+    /// The first piece that is not written yet: all before it are.
     cursor: Piece,
     open: Option<(u32, Arc<dyn File>)>,
-    /// `None` once it is complete.
+    /// `None` once the snapshot is complete.
     permits: Option<Permits>,
 }
 
@@ -130,7 +130,8 @@ impl Reception {
         self.cursor
     }
 
-    /// A crash may have taken any part of what was written: what is there is what agrees with its checksum.
+    /// Finds the first piece that is missing. A crash may have taken any part of what was written: a piece is
+    /// there when it agrees with its checksum.
     async fn find_cursor(&mut self) -> Result<Piece, ReceiveError> {
         let pieces: Vec<Piece> = self.manifest().pieces_from(BEGIN).collect();
         for piece in pieces {
@@ -173,7 +174,8 @@ impl Reception {
         if is_good {
             self.file(piece.file).await?.write_at(offset, vec![data]).await?;
         }
-        // Beside what is left, so that their sum is the snapshot's size whenever somebody looks.
+        // Counted right before what is left, with no wait in between: a look finds a good piece in one of the
+        // two.
         self.store.counters.received_bytes.fetch_add(received_bytes as u64, Ordering::Relaxed);
         if !is_good {
             return Ok(Err(Mismatch));
@@ -188,7 +190,7 @@ impl Reception {
         self.store.counters.receiving_left_bytes.store(left, Ordering::Relaxed);
     }
 
-    /// Gives its space back with the store's next sweep.
+    /// Gives up what was received: the store's next sweep gives its space back.
     pub(crate) fn discard(mut self) {
         let partial = self.partial.take().expect("taken only when it is complete");
         self.store.discard(partial.dir);
@@ -239,7 +241,7 @@ impl Drop for Reception {
             count(&self.store.counters.receives_failed);
         }
         if let Some(partial) = self.partial.take() {
-            // Where a file could not be read, it is looked for again.
+            // Where a file could not be read, the cursor is looked for again.
             let cursor = Some(self.cursor).filter(|_| partial.cursor.is_some() || self.cursor != BEGIN);
             self.store.put_partial(Partial { cursor, ..partial });
         }

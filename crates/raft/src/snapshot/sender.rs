@@ -22,7 +22,7 @@ use types::{Clock, ReplicaId};
 use wire::snapshot_to_follower::Message as ToFollower;
 use wire::snapshot_to_leader::Message as ToLeader;
 
-/// Messages handed to gRPC and not yet taken by it.
+/// The most messages that are handed to gRPC and not yet taken by it.
 const OUTGOING_COUNT_MAX: usize = 2;
 
 /// A transfer to one member.
@@ -33,8 +33,8 @@ pub(crate) struct Transfer {
     pub(crate) to: wire::Address,
     pub(crate) from: ReplicaId,
     pub(crate) vote: RaftVote,
-    /// A follower that is silent for longer, or takes nothing, is given up; one that asks may take its time,
-    /// and one that says that it works has [`WORKING_MAX`].
+    /// The time after which a follower that is silent, or takes nothing, is given up; one that asks may take
+    /// its time, and one that says that it works has [`WORKING_MAX`].
     pub(crate) silence_max: Duration,
     pub(crate) clock: Arc<dyn Clock>,
 }

@@ -20,7 +20,7 @@ pub(crate) fn root(group: GroupId) -> String {
     format!("{ROOT}/{group}")
 }
 
-/// Makes a snapshot complete: it is written when all else is durable.
+/// The file that makes a snapshot complete: it is written when all else is durable.
 const MANIFEST: &str = "manifest";
 /// The manifest of a snapshot that is being received.
 const OFFER: &str = "offer";
@@ -38,9 +38,9 @@ pub(crate) struct SnapshotStore {
     writing: Semaphore,
     sweeping: Semaphore,
     pub(crate) receiving: Arc<Semaphore>,
-    /// Wakes the keeper: the current snapshot was found damaged.
+    /// The signal to the keeper that the current snapshot was found damaged.
     pub(crate) attention: Notify,
-    /// After `snapshots`, so dropped after it.
+    /// The field stands after `snapshots`, so it is dropped after it.
     _alive: Alive,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Partial {
     pub(crate) dir: String,
     pub(crate) manifest: Manifest,
     pub(crate) encoded: Bytes,
-    /// All pieces before it are here; `None` when that has to be found out.
+    /// The first piece that is missing; `None` when that has to be found out.
     pub(crate) cursor: Option<Piece>,
 }
 
@@ -91,7 +91,7 @@ enum Found {
 }
 
 impl SnapshotStore {
-    /// Finds what there is, and removes what an earlier run left half-written.
+    /// Opens a group's snapshots: finds what there is, and removes what an earlier run left half-written.
     pub(crate) async fn open(
         group: GroupId,
         snapshots: Arc<dyn Snapshots>,
@@ -172,7 +172,8 @@ impl SnapshotStore {
         })
     }
 
-    /// `None` when it is not there, or not whole: a crash tore it, and the snapshot never counted.
+    /// Reads a manifest; `None` when it is not there, or not whole: a crash tore it, and the snapshot never
+    /// counted.
     async fn read_manifest(&self, dir: &str, name: &str) -> anyhow::Result<Option<(Manifest, Bytes)>> {
         let path = format!("{dir}/{name}");
         let Some(bytes) = file_bytes(&self.disk, &path).await? else { return Ok(None) };
@@ -275,7 +276,7 @@ impl SnapshotStore {
         Ok(FileEntry { name, bytes, crcs })
     }
 
-    /// Durable on return.
+    /// Writes a small file, durably on return.
     async fn write_small(&self, dir: &str, name: &str, contents: Bytes) -> io::Result<()> {
         let file = self.disk.open(&format!("{dir}/{name}"), true).await?;
         file.write_and_sync(0, vec![contents]).await?;
@@ -326,7 +327,7 @@ impl SnapshotStore {
         Ok(Partial { dir: dir.keep(), manifest, encoded, cursor: Some(Piece { file: 0, number: 0 }) })
     }
 
-    /// A reception whose files are all here and durable becomes a snapshot. It counts after
+    /// Makes a snapshot of a reception whose files are all here and durable. It counts after
     /// [`SnapshotStore::install`] only: openraft first removes log entries that contradict it.
     pub(crate) fn complete(&self, partial: Partial) -> Result<Arc<Stored>, String> {
         let Partial { dir, manifest, encoded, .. } = partial;
@@ -348,8 +349,8 @@ impl SnapshotStore {
         }
     }
 
-    /// Replaces the state by a snapshot. From the moment that it is named complete, a restart finishes what a
-    /// crash interrupts: openraft installs a snapshot that is ahead of the state.
+    /// Replaces the state by a snapshot. From the moment that the snapshot is named complete, a restart
+    /// finishes what a crash interrupts: openraft installs a snapshot that is ahead of the state.
     pub(crate) async fn install(&self, stored: &Arc<Stored>) -> anyhow::Result<()> {
         let offer = format!("{}/{OFFER}", stored.dir);
         if file_bytes(&self.disk, &offer).await?.is_some() {

@@ -17,7 +17,7 @@ pub(crate) struct Stored {
     pub(crate) manifest: Manifest,
     pub(crate) encoded: Bytes,
     position: (RaftLogId, RaftStoredMembership),
-    /// A piece was not what the manifest says.
+    /// Whether a piece was found not to be what the manifest says.
     is_damaged: AtomicBool,
 }
 
@@ -25,10 +25,10 @@ pub(crate) struct Stored {
 #[derive(Clone)]
 pub(crate) enum SnapshotData {
     Stored(Arc<Stored>),
-    /// One that was received just now, to be installed.
+    /// A snapshot that was received just now, to be installed.
     Received(Arc<Received>),
-    /// The group has no snapshots. openraft asks for one nevertheless when a member needs entries that are
-    /// purged.
+    /// No snapshot, as the group has none: openraft asks for one nevertheless when a member needs entries
+    /// that are purged.
     None,
 }
 
@@ -42,7 +42,7 @@ impl SnapshotData {
     }
 }
 
-/// A snapshot that came from a member. Until it is installed, or refused, nobody else is received.
+/// A snapshot that came from a member. Until it is installed, or refused, the group receives no other.
 pub(crate) struct Received {
     pub(crate) stored: Arc<Stored>,
     _permits: Permits,
@@ -59,8 +59,8 @@ impl Received {
         Received { stored, _permits: permits }
     }
 
-    /// The permits go with it: openraft installs to the end, whether or not the session that began it is
-    /// still there.
+    /// Hands the snapshot to openraft, and the permits with it: openraft installs to the end, whether or not
+    /// the session that began it is still there.
     pub(crate) fn into_openraft(self) -> SnapshotOf<TypeConfig, SnapshotData> {
         let meta = self.stored.meta();
         SnapshotOf::<TypeConfig, SnapshotData> { meta, snapshot: SnapshotData::Received(Arc::new(self)) }
@@ -78,7 +78,7 @@ pub(crate) enum PieceError {
 }
 
 impl Stored {
-    /// An error when the position in the manifest is none of ours.
+    /// The snapshot in `dir`; an error when the position in its manifest is none of ours.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         dir: String,

@@ -54,7 +54,7 @@ impl FileState {
         *self.applied.lock().unwrap() = Some(applied_at(id));
     }
 
-    /// Its snapshots, as a host opens them.
+    /// The state's snapshots, as a host opens them.
     pub(crate) async fn store(&self) -> anyhow::Result<Arc<SnapshotStore>> {
         let (alive, _) = Alive::new();
         let limits = Arc::new(Limits::new(&HostOptions::default()));
@@ -164,7 +164,7 @@ pub(crate) async fn begin(stored: &Arc<Stored>, to: &Arc<SnapshotStore>) -> Resu
     Reception::begin(to, stored.manifest.clone(), stored.encoded.clone()).await
 }
 
-/// Receives up to so many of the pieces that are missing; how many it were.
+/// Receives up to so many of the pieces that are missing; answers how many they were.
 pub(crate) async fn carry_pieces(
     stored: &Arc<Stored>,
     reception: &mut Reception,

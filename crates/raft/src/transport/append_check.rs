@@ -51,7 +51,8 @@ pub(crate) fn check_fixed_members(entries: &[RaftEntry]) -> Result<(), Failure> 
     }
 }
 
-/// A replica that hears from itself has a double: a copy of its disk, or one that was given its id.
+/// Refuses a message that a replica has from itself: it has a double, a copy of its disk or one that was
+/// given its id.
 pub(crate) fn check_sender(from: u64, to: Option<&wire::Address>) -> Result<(), Failure> {
     match to {
         Some(to) if to.replica == from => Err(Failure::invalid(format!(
@@ -62,8 +63,8 @@ pub(crate) fn check_sender(from: u64, to: Option<&wire::Address>) -> Result<(), 
 }
 
 /// The entry of a message that contradicts what is committed, in words: every leader has that, so its entries
-/// stand on the same side of it by their terms as by their indexes. One that was deposed may not have heard of
-/// it.
+/// stand on the same side of it by their terms as by their indexes. A leader that was deposed may not have
+/// heard of it.
 pub(crate) fn contradiction(message: &wire::AppendRequest, committed: Option<LogId>) -> Option<String> {
     let LogId { term, index } = committed?;
     let (settled_term, settled_index) = (term.0, index.0);
@@ -85,7 +86,7 @@ fn ids(message: &wire::AppendRequest) -> impl Iterator<Item = (u64, u64)> {
     ids.chain(message.entries.iter().map(|entry| (entry.term, entry.index)))
 }
 
-/// Terms never fall along a log, and entries follow each other and `prev`.
+/// Refuses entries out of order: terms never fall along a log, and entries follow each other and `prev`.
 fn check_order(prev: Option<(u64, u64)>, entries: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
     let (mut least_term, mut expected) = prev.map_or((0, 0), |(term, index)| (term, index + 1));
     for (term, index) in entries {

@@ -33,7 +33,7 @@ pub(crate) async fn append(
     let first = messages.try_next().await.map_err(|status| unread(&counts, status))?;
     let Some(first) = first else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
-    // Of the group only what does not keep its log open: a stream may stand idle for long.
+    // Of the group the stream holds only what does not keep its log open: it may stand idle for long.
     let (raft, id, mut statuses, taker, doze) = {
         let group = open_groups.addressed(to.as_ref());
         let group = group.map_err(|failure| refused(&counts, failure))?;

@@ -23,7 +23,7 @@ pub(crate) async fn vote(
     let last = last_checked(request.last, &vote, terms)?;
     let candidate = vote.leader_id.voted_for;
     check_sender(candidate, request.to.as_ref())?;
-    // A leader that hands over has given its lease up before it asks.
+    // A leader that hands over has given up its lease before its successor asks.
     if group.standing().holds_off().is_some() && !request.leadership_transfer {
         let why = format!("{} was restarted here and may have promised its vote before", group.id());
         return Err(Failure::new(Code::NotYet, why));
@@ -51,7 +51,7 @@ pub(crate) async fn vote(
     })
 }
 
-/// The end of a log: nobody has an entry of a later term than the one it votes in.
+/// The end of a candidate's log, checked: nobody has an entry of a later term than the one it votes in.
 fn last_checked(
     last: Option<wire::LogId>,
     vote: &RaftVote,
@@ -69,7 +69,7 @@ fn last_checked(
     }
 }
 
-/// A replica that a forced reset gave up would overwrite what the group has done since.
+/// Refuses a replica that a forced reset gave up: it would overwrite what the group has done since.
 pub(crate) fn check_not_lost(standing: &Standing, from: u64) -> Result<(), Failure> {
     if standing.is_lost(from) {
         let why = format!("replica {from} was given up when the group was reset: it must never come back");
@@ -78,7 +78,8 @@ pub(crate) fn check_not_lost(standing: &Standing, from: u64) -> Result<(), Failu
     Ok(())
 }
 
-/// The answer to a replica that a forced reset gave up: nothing of it counts, and it is dismissed.
+/// The answer to a candidate that is no member any more, or that a forced reset gave up: nothing of its log
+/// counts, and it is told of the membership that is without it.
 fn refused_vote(group: &Group, dismissal: Option<Dismissal>) -> wire::VoteResponse {
     let metrics = group.raft().metrics();
     let metrics = metrics.borrow_watched();

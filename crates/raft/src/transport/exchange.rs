@@ -17,10 +17,11 @@ use tonic::Status;
 use types::Clock;
 use wire::append_response::Result as Answer;
 
-/// Messages handed to gRPC and not yet taken by it; each is also counted by the byte window.
+/// The most messages that are handed to gRPC and not yet taken by it; each is also counted by the byte
+/// window.
 const OUTGOING_COUNT_MAX: usize = 4;
-/// A follower that leaves a message unanswered for this long is cut off: its disk or its process hangs.
-/// Longer than any disk in order needs for an fsync under load.
+/// The time after which a follower that leaves a message unanswered is cut off: its disk or its process
+/// hangs. Longer than any disk in order needs for an fsync under load.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 type AppendResult = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
@@ -34,10 +35,11 @@ type AppendResult = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>
 /// an answer is therefore kept back while the next request is answered by the same position. That one's own
 /// answer says the same.
 ///
-/// It owns both directions, so that dropping it drops openraft's input at once, whatever the connection does.
+/// The exchange owns both directions, so that dropping it drops openraft's input at once, whatever the
+/// connection does.
 pub(crate) struct Exchange<S, A> {
     input: S,
-    /// `None` once the input has ended.
+    /// The way of requests to the follower; `None` once the input has ended.
     requests: Option<mpsc::Sender<wire::AppendRequest>>,
     answers: A,
     process: Arc<Process>,
@@ -137,8 +139,8 @@ where
         }
     }
 
-    /// Every branch may be dropped half-way without losing anything: a permit is given back, streams keep
-    /// their state.
+    /// Waits for what happens next. Every branch may be dropped half-way without losing anything: a permit is
+    /// given back, streams keep their state.
     async fn next_event(&mut self) -> Event {
         let has_room = self.in_flight_bytes < self.window_bytes;
         let silence_at = self.in_flight.front().map(|oldest| oldest.since + ANSWER_MAX);
@@ -321,7 +323,7 @@ mod tests {
         }
     }
 
-    /// openraft would take it for its own, and lead in a term behind its vote.
+    /// openraft would take a vote in its own name for its own, and lead in a term behind its vote.
     #[tokio::test]
     async fn nobody_stands_in_the_name_of_who_asks() {
         for (vote, passes) in [((2, 2), true), ((2, 1), false), ((1, 1), true)] {

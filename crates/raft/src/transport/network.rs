@@ -34,7 +34,7 @@ use std::time::Duration;
 use tonic::Status;
 use types::{Clock, GroupId, ReplicaId, Term};
 
-/// Pauses before a follower that cannot be reached is tried again.
+/// The pauses before a follower that cannot be reached is tried again.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -170,7 +170,8 @@ impl Client {
         if let Some(dismissal) = answer.dismissal {
             self.standing.dismissed(Dismissal::from_wire(dismissal, self.terms()).map_err(malformed)?);
         }
-        // Also what was granted counts for nothing when another has said so meanwhile.
+        // A vote that was granted counts for nothing, either, when another member has dismissed this one
+        // meanwhile.
         self.check_not_dismissed()?;
         let terms = self.terms();
         let vote = answered_vote(&asked, answer.vote, terms).map_err(malformed)?;
@@ -178,8 +179,8 @@ impl Client {
         Ok(VoteResponse::new(vote, last, answer.granted))
     }
 
-    /// One whose group went on without it does not lead those that were left behind with it, whatever made it
-    /// stand.
+    /// Refuses to ask for this replica when its group went on without it: it must not lead those that were
+    /// left behind with it, whatever made it stand.
     fn check_not_dismissed(&self) -> Result<(), RPCError<TypeConfig>> {
         match self.standing.must_not_stand() {
             true => Err(Unreachable::from_string("this replica was removed from its group").into()),
@@ -346,13 +347,13 @@ impl NetSnapshot<TypeConfig> for Client {
 }
 
 impl Client {
-    /// A follower that lacks what it acknowledged has a disk that lost what it had called durable: openraft
-    /// sends it again, and an operator should know.
+    /// Takes note of a follower's answer. A follower that lacks what it acknowledged has a disk that lost
+    /// what it had called durable: openraft sends it again, and an operator should know.
     fn answered(&self, term: u64, answer: &Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>) {
         let member = self.target.replica;
         let mut all = self.acknowledged.lock().expect("no holder panics");
         let known = all.get(&member).filter(|(of, _)| *of == term).map(|(_, id)| *id);
-        // A late one of an earlier leadership says nothing of what was acknowledged since.
+        // A late answer to an earlier leadership says nothing of what was acknowledged since.
         let is_late = all.get(&member).is_some_and(|(of, _)| *of > term);
         match answer {
             Ok(_) if is_late => {}
@@ -376,7 +377,8 @@ impl Client {
         }
     }
 
-    /// Told once. openraft does not try again until the group has another leader.
+    /// The error for a member that the log can no longer serve; the process's log tells of it once. openraft
+    /// does not try again until the group has another leader.
     fn cannot_serve(&self, term: Term) -> StreamingError<TypeConfig> {
         let member = self.target.replica;
         if self.unserved.found(member, term) {

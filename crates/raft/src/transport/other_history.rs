@@ -69,8 +69,8 @@ impl Taker {
         metrics.membership_config.get_node(&replica).map(|peer| member_of(replica, peer))
     }
 
-    /// A question in the background, one at a time, whether the leader of this vote has another history. The group
-    /// stops when its answer proves it.
+    /// Asks in the background, one question at a time, whether the leader of this vote has another history.
+    /// The group stops when the answer proves it.
     pub(super) fn ask_leader(&self, vote: RaftVote) {
         let Some(leader) = self.member(vote.leader_id.voted_for) else { return };
         let Some(turn) = self.standing.turn_to_ask() else { return };

@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status};
 use tracing::info;
 
-/// Addresses remembered; past it all are forgotten and made anew as they are needed.
+/// The most processes that are remembered; past it all are forgotten and made anew as they are needed.
 const PROCESSES_MAX: usize = 4096;
 
 /// Connections to other processes: two to each address, shared by all groups.
@@ -24,7 +24,7 @@ pub(crate) struct Processes {
 /// A process that members of our groups live in.
 pub(crate) struct Process {
     address: String,
-    /// The way that entries go.
+    /// The way that entries and snapshots go.
     data: Channel,
     /// The client for all else that is large.
     client: RaftTransportClient<Channel>,
@@ -33,7 +33,8 @@ pub(crate) struct Process {
     /// be late.
     control: RaftTransportClient<Channel>,
     heartbeats: Heartbeats,
-    /// So that a process that is down is one line in the log, not one for each group and heartbeat.
+    /// Whether the process was found to be down, so that this is one line in the log, not one for each group
+    /// and heartbeat.
     is_down: AtomicBool,
 }
 

@@ -3,9 +3,9 @@
 use proto::{Code, Failure, raft as wire};
 use types::{GroupId, ReplicaId};
 
-/// Version of what members say to each other. It grows when a message means something that an older process
-/// would get wrong; what an older one may ignore needs no new version. Hosts take messages of their own
-/// version and all before.
+/// The version of what members say to each other. It grows when a message means something that an older
+/// process would get wrong; what an older one may ignore needs no new version. Hosts take messages of their
+/// own version and all before.
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// The address of a message. Everything that is sent to a replica bears one, and [`crate::open_groups`]
@@ -19,7 +19,8 @@ pub(crate) fn address(group: GroupId, replica: ReplicaId, cluster: &str) -> wire
     }
 }
 
-/// Before anything else of a message is looked at. Processes from before versions were sent say 0.
+/// Refuses a version that is not understood here, before anything else of a message is looked at. Processes
+/// from before versions were sent say 0.
 pub(crate) fn check_version(version: u32) -> Result<(), Failure> {
     let version = version.max(1);
     if version <= PROTOCOL_VERSION {

@@ -24,7 +24,8 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Answers before anything came: the sender starts when it has that.
+    /// Takes a stream of entries. The stream of answers begins before anything came: the sender starts when
+    /// it has that.
     fn take_entries(
         &self,
         messages: impl Stream<Item = Result<wire::AppendRequest, Status>> + Send + Unpin + 'static,

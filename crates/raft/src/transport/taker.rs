@@ -71,13 +71,13 @@ impl Taker {
         })
     }
 
-    /// Refuses what contradicts the history that is known here. A pipeline is replaced when a member stops, so
-    /// whoever is named is asked whether it leads another one. SCM and OM are not, and go on with what each of
-    /// them has.
+    /// Refuses what contradicts the history that is known here. A pipeline is replaced when a member stops,
+    /// so the leader that is named is asked whether it leads another history. Groups of SCM and OM are not
+    /// replaced, and each member goes on with what it has.
     fn check_history(&self, message: &wire::AppendRequest, vote: &RaftVote) -> Result<(), Failure> {
         let (known, committed) = self.known();
         let contradicts = contradiction(message, committed);
-        // One that was deposed may not have heard of what was committed since.
+        // A leader that was deposed may not have heard of what was committed since.
         let is_of_now = vote.leader_id.term >= known.leader_id.term;
         if self.group.kind.has_fixed_members() && is_of_now {
             let two = super::other_history::two_leaders(&known, vote);

@@ -43,7 +43,7 @@ impl Drop for HeldUp {
     }
 }
 
-/// Longer than a close waits for a group that does not stop.
+/// A time that is longer than a close waits for a group that does not stop.
 const LONGER_THAN_A_CLOSE: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -26,17 +26,17 @@ pub(crate) const TIMING: Timing = Timing {
     election_max: Duration::from_millis(800),
 };
 
-/// Where no failover is awaited. With [`TIMING`] a machine that stands still for a second and a half, or one
-/// slow sync of its disk, costs a healthy leader its office, and half of that the lease without which it
-/// takes no commands. Here it takes ten seconds, and six.
+/// The times where no failover is awaited. With [`TIMING`] a machine that stands still for a second and a
+/// half, or one slow sync of its disk, costs a healthy leader its office, and half of that the lease without
+/// which it takes no commands. Here it takes ten seconds, and six.
 pub(crate) const PATIENT: Timing = Timing {
     heartbeat: Duration::from_millis(200),
     election_min: Duration::from_secs(4),
     election_max: Duration::from_secs(6),
 };
 
-/// Between the two, where an office is to be kept, and a lease or a failover is awaited: a leader that three
-/// seconds' silence does not depose.
+/// The times between the two, where an office is to be kept, and a lease or a failover is awaited: a leader
+/// that three seconds' silence does not depose.
 pub(crate) const STEADY: Timing = Timing {
     heartbeat: Duration::from_millis(200),
     election_min: Duration::from_millis(1200),

@@ -73,7 +73,8 @@ async fn founded(seed: u64) -> SimDisk {
     disk
 }
 
-/// Every step, stopped before it or after it, with each kind of loss, until one run is through.
+/// The crashes to try: every step, stopped before it or after it, with each kind of loss, until one run is
+/// through.
 struct Crashes {
     step: u64,
     kind: u64,

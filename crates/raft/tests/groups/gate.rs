@@ -157,7 +157,7 @@ async fn calls_past_an_addresss_share_are_refused_and_others_go_on() {
     }
 }
 
-/// By the five bytes in front of it: what would follow is not waited for.
+/// The message is refused by the five bytes in front of it: what would follow is not waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_above_its_methods_limit_is_refused_before_it_comes() {
     let port = Port::open(GateOptions::default()).await;

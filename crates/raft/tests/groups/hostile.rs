@@ -317,10 +317,10 @@ fn message(group: GroupId, replica: u64) -> impl Strategy<Value = (&'static str,
     ]
 }
 
-/// Each ends with an election, and many of them with one that waits for its time.
+/// The number of cases: each ends with an election, and many of them with one that waits for its time.
 const CASES: u32 = 200;
 
-/// Another term than the one that is, with a leader that commits.
+/// Waits for another term than the one that is, with a leader that commits.
 pub(crate) async fn elects_and_commits(cluster: &Cluster, group: GroupId) -> Result<(), String> {
     let deadline = Instant::now() + DEADLINE;
     let from = (0..3).map(|n| cluster.group(n, group).status().term).max().expect("three of them");

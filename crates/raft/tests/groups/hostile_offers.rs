@@ -64,7 +64,7 @@ struct Prepared {
     manifest: Manifest,
 }
 
-/// Three hosts with a group of metadata and a pipeline, and somebody who talks to the third.
+/// Prepares three hosts with a group of metadata and a pipeline, and a stranger who talks to the third.
 async fn prepared() -> Prepared {
     let mut cluster = Cluster::start().await.with_timing(PATIENT);
     let group = metadata(1);

@@ -126,7 +126,7 @@ async fn a_member_that_lags_is_named_and_the_repeated_call_finishes() {
     cluster.stop().await;
 }
 
-/// They have everything, and are gone: a change to them could be neither committed nor undone.
+/// The new members have everything, and are gone: a change to them could be neither committed nor undone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_of_whom_a_majority_does_not_answer_are_refused_and_nothing_changes() {
     // What was answered counts for a lease: then it is over.

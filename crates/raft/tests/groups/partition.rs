@@ -28,7 +28,7 @@ impl Cables {
         self.nodes.lock().expect("no holder panics").insert(address.to_owned(), node);
     }
 
-    /// Nothing comes from a node or goes to it any more; what is under way is lost.
+    /// Cuts a node off: nothing comes from it or goes to it any more; what is under way is lost.
     pub(crate) fn cut_off(&self, node: usize) {
         self.cut_off.send_modify(|cut_off| _ = cut_off.insert(node));
     }

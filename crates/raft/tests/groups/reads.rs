@@ -20,8 +20,8 @@ const LONG: Timing = Timing {
     election_max: Duration::from_millis(4000),
 };
 
-/// One that outlives the restart of two nodes on a busy machine. Whoever waits for its end waits too long for
-/// a test.
+/// The times of a lease that outlives the restart of two nodes on a busy machine. A test that waits for its
+/// end waits too long.
 const LONGER: Timing = Timing { election_max: Duration::from_secs(12), ..LONG };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,7 +83,7 @@ async fn a_follower_that_waits_for_a_leader_that_is_silent_asks_its_successor() 
     cluster.stop().await;
 }
 
-/// It may not have heard yet that it is none any more.
+/// The replica may not have heard yet that it is no member any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_no_member_any_more_reads_nothing_and_is_told_so_in_time() {
     let mut cluster = Cluster::start().await;
@@ -127,10 +127,10 @@ fn with_leases(members: &[Member], n: usize, timing: Timing, holds_off: bool) ->
 
 /// The answers that a leader which was cut off gave to a read by lease.
 struct Seen {
-    /// While its lease held.
+    /// The answer while the leader's lease held.
     within_lease: Result<LogIndex, ReadIndexError>,
     acknowledged_elsewhere: LogIndex,
-    /// After another leader had acknowledged that.
+    /// The answer after another leader had acknowledged that entry.
     afterwards: Result<LogIndex, ReadIndexError>,
 }
 

@@ -65,7 +65,7 @@ impl Authority {
         Authority(CertifiedIssuer::self_signed(params, key).expect("an authority"))
     }
 
-    /// Its certificate for these hosts; the holder believes the same authority.
+    /// The authority's certificate for these hosts; the holder believes the same authority.
     fn issue(&self, hosts: &[&str]) -> Papers {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("names");

@@ -16,7 +16,7 @@ const TORN_GAP_BYTES_MAX: u64 = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clue {
-    /// One bit, flipped back, makes the checksum right.
+    /// A bit that makes the checksum right when it is flipped back.
     FlippedBit { offset: u64, bit: u8, field: String },
     /// Zeros from a sector boundary to the end of what is wrong: the device stopped writing there.
     Torn { offset: u64 },
@@ -26,7 +26,7 @@ pub enum Clue {
     Foreign { record: Box<SeenRecord>, count: usize },
     /// Whole records of another segment at the offsets they had there, the first of so many.
     Recycled { record: Box<SeenRecord>, count: usize },
-    /// The file ends at a sector boundary, or does not.
+    /// The end of the file, at a sector boundary or not.
     CutAt { offset: u64, at_sector: bool },
     /// Looking for the next record was given up: too much looks like one.
     GaveUp { offset: u64 },
@@ -134,7 +134,7 @@ fn record_bytes((meta_bytes, body_bytes): (u32, u32)) -> u64 {
     record::record_bytes(meta_bytes as usize, body_bytes as usize)
 }
 
-/// `None` for lengths that no record has, or no record so near the end of the file.
+/// The bytes of a head; `None` for lengths that no record has, or no record so near the end of the file.
 fn head_bytes((meta_bytes, body_bytes): (u32, u32), bytes_left: u64) -> Option<usize> {
     let (meta_bytes, body_bytes) = (meta_bytes as usize, body_bytes as usize);
     if meta_bytes > record::META_BYTES_MAX || body_bytes > record::BODY_BYTES_MAX {
@@ -162,8 +162,8 @@ pub(crate) fn flipped_in_piece(offset: u64, bytes: usize, stored: u32, computed:
     }
 }
 
-/// Whole sectors of zeros in `[from, to)`: torn when the bytes before reach up to a sector boundary, and none
-/// follows.
+/// Whole sectors of zeros in `[from, to)`: torn when the bytes before reach up to a sector boundary, and only
+/// zeros follow.
 pub(crate) async fn zero_sectors(window: &mut Window, from: u64, to: u64) -> io::Result<Option<Clue>> {
     let used_end = window.used_end(from, to).await?;
     if used_end == from {

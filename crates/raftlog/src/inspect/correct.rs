@@ -36,7 +36,7 @@ const BY_FIRST_BYTE: [u8; 256] = {
 pub(crate) enum Flipped {
     /// Bit `bit` of byte `at` of the message.
     Message { at: usize, bit: u8 },
-    /// Bit of the stored checksum, counted from its lowest.
+    /// A bit of the stored checksum, counted from its lowest.
     Checksum { bit: u8 },
 }
 

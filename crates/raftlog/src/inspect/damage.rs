@@ -28,7 +28,7 @@ impl Damage {
         matches!(self.fault, Fault::Zeros { .. }) && self.next_index.is_none() && self.old_record().is_some()
     }
 
-    /// Whether it may be that when recovery says that the log ends here.
+    /// Whether this may be what a recycled file held before, when recovery says that the log ends here.
     pub(crate) fn may_be_old_bytes(&self) -> bool {
         let is_end = match &self.fault {
             Fault::Zeros { .. } => true,
@@ -79,12 +79,12 @@ pub enum Fault {
         found: String,
         allowed: String,
     },
-    /// The checksum of header, body sums and meta.
+    /// The wrong checksum of header, body sums and meta.
     HeadChecksum {
         stored: u32,
         computed: u32,
     },
-    /// Checksums of the body's 64 KiB pieces; the first of `bad` ones of `count`.
+    /// The wrong checksum of one of the body's 64 KiB pieces, the first of `bad` wrong ones of `count`.
     BodyChecksum {
         piece: usize,
         offset: u64,

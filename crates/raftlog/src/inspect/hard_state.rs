@@ -22,7 +22,7 @@ pub struct HardStateSlot {
     pub vote: Option<HardState>,
     pub purged: Option<LogId>,
     pub committed: Option<LogId>,
-    /// Records up to here were synced when the slot was written.
+    /// The last record that was synced when the slot was written.
     pub durable: Option<LogId>,
     pub start_owner: OwnerId,
     pub start_segment: u32,
@@ -35,7 +35,7 @@ pub struct HardStateSlot {
 /// The reasons why a slot does not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HardStateFault {
-    /// All zeros: a new log has written only the first.
+    /// The slot is all zeros: a new log has written only the first.
     NeverWritten,
     Cut {
         found_bytes: usize,
@@ -46,7 +46,7 @@ pub enum HardStateFault {
         /// Byte of the slot and its bit, when one flipped bit explains it.
         flipped: Option<(usize, u8)>,
     },
-    /// It checks, and is not what this version writes.
+    /// The slot checks, and is not what this version writes.
     Unknown,
 }
 
@@ -73,7 +73,7 @@ pub async fn read_hard_state(file: Arc<dyn File>) -> io::Result<HardStateFile> {
     Ok(HardStateFile { file_bytes: file.len().await?, slots })
 }
 
-/// One slot's bytes.
+/// Decodes one slot's bytes.
 fn decode_slot(slot: &[u8]) -> Result<HardStateSlot, HardStateFault> {
     if let Some((sequence, record)) = SlotRecord::decode(slot) {
         let SlotRecord { log, hard_state, purged, start, committed, durable, begun } = record;

@@ -19,10 +19,10 @@ const GROUPS_DIR: &str = "groups";
 const CONTAINERS_DIR: &str = "containers";
 const METADATA_DIR: &str = "meta";
 
-/// Read of a file `compacted`; longer ones are none.
+/// The most bytes of a file `compacted`; a longer one is none.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Looks at a log that somebody writes to, before damage is believed.
+/// The number of looks at a log that somebody writes to before damage is believed.
 const LOOKS_MAX: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -309,7 +309,7 @@ impl DataDirectory {
 
     /// All that is known here of the log that a segment of this directory belongs to: the slot of its hard
     /// state that counts, how its opening was rehearsed to end, and where the owner goes on. A file that is
-    /// not named as its records say is that of the log that uses it, if one does. `None` when no log has that
+    /// not named as its records say belongs to the log that uses it, if one does. `None` when no log has that
     /// number.
     pub async fn around(
         &self,
@@ -355,7 +355,7 @@ impl DataDirectory {
     }
 
     async fn look(&self, group: &str, known: Option<&KnownLog>) -> Result<LogReport, InspectError> {
-        // Before the segments: what it says is durable must then be in them.
+        // The hard state is read before the segments: what it says is durable must then be in them.
         let hard_state = self.hard_state(group).await?;
         let Some(slot) = hard_state.newest().copied() else {
             let (group, opening, owners) = (group.to_owned(), Opening::NoHardState, Vec::new());
@@ -447,7 +447,8 @@ impl DataDirectory {
         Ok(owners)
     }
 
-    /// Without those that a compaction left, or has not finished: a start removes them.
+    /// The segments of an owner, without those that a compaction left, or has not finished: a start removes
+    /// them.
     async fn segments_of(&self, owners_dir: &str, owner: OwnerId) -> Result<Vec<SegmentId>, InspectError> {
         let names = self.list(&owner_dir(owners_dir, owner)).await?;
         let compacted = self.compacted(owners_dir, owner).await?;
@@ -472,7 +473,7 @@ impl DataDirectory {
         Ok(holds)
     }
 
-    /// `None` for a segment that is gone meanwhile.
+    /// Begins the scan of a segment; `None` for one that is gone meanwhile.
     async fn scan(&self, owners_dir: &str, id: SegmentId) -> Result<Option<SegmentScan>, InspectError> {
         let path = id.path(owners_dir);
         let name = SegmentName { owner: id.owner, segment: id.segment };
@@ -580,7 +581,7 @@ impl OwnerReport {
         }
     }
 
-    /// Each segment must go on where the one before it ends.
+    /// Checks that each segment goes on where the one before it ends.
     fn check_segments(&mut self, discards: &Discards) {
         for pair in self.segments.windows(2) {
             let [before, after] = pair else { continue };
@@ -601,7 +602,7 @@ impl OwnerReport {
     }
 }
 
-/// The entry after a roll is the first of the owner it names.
+/// Checks that the entry after a roll is the first of the owner that the roll names.
 fn check_rolls(owners: &mut [OwnerReport]) {
     let firsts: Vec<_> = owners
         .iter()

@@ -34,7 +34,7 @@ impl fmt::Display for SegmentName {
 pub struct SeenRecord {
     /// The offset at which it was found.
     pub offset: u64,
-    /// The bytes from its first to the next record's first.
+    /// The bytes from the record's first to the next one's first.
     pub bytes: u64,
     pub log: u64,
     pub id: LogId,
@@ -83,7 +83,7 @@ impl fmt::Display for SeenRecord {
 #[error(transparent)]
 pub struct BadRecord(DecodeError);
 
-/// Decodes one whole record that begins with the bytes, verified; its place is the caller's to judge.
+/// Decodes the whole record that the bytes begin with, verified; its place is the caller's to judge.
 pub fn decode_record(bytes: &Bytes) -> Result<(SeenRecord, Entry), BadRecord> {
     let decode = || {
         let header = Header::decode(bytes)?;

@@ -11,13 +11,14 @@ use std::io;
 use std::sync::Arc;
 use types::{CRC_CHUNK_BYTES, LogIndex, OwnerId};
 
-/// Records looked at to learn what a file is.
+/// The number of records that are looked at to learn what a file is.
 const IDENTIFYING_RECORDS: usize = 16;
 
-/// Bytes that the search for records may read as heads that turn out to be none: a body may be full of them.
+/// The most bytes that the search for records may read as heads that turn out to be none: a body may be full
+/// of them.
 const SEARCH_BYTES_MAX: u64 = 256 << 20;
 
-/// Clues told of one damage.
+/// The most clues that are told of one damage.
 const CLUES_MAX: usize = 8;
 
 /// The next thing in a segment.
@@ -42,7 +43,7 @@ pub struct SegmentScan {
     /// The segment that its records name: they are checked against it.
     pub found: Option<SegmentName>,
     pub log: Option<u64>,
-    /// Records without a body to check: it was given up.
+    /// The records that have no body to check, as it was given up.
     pub discards: Discards,
     next_index: Option<LogIndex>,
     /// True after damage: the next record's index is not known.
@@ -168,7 +169,7 @@ impl SegmentScan {
                     let fault = Fault::Index { found, expected };
                     let (index, next_index) = (Some(expected), Some(found));
                     let clues = Vec::new();
-                    // Of no bytes: the record itself comes next.
+                    // The damage has no bytes: the record itself comes next.
                     let damage = Damage { offset: at, end: at, fault, index, next_index, clues };
                     return Ok(Some(Item::Damage(damage)));
                 }

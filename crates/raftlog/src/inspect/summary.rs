@@ -60,7 +60,7 @@ impl SegmentSummary {
         }
     }
 
-    /// Entries that the records around damage say are missing, and whether there may be more.
+    /// The number of entries that the records around damage say are missing, and whether there may be more.
     pub fn entries_lost(&self) -> (u64, bool) {
         let lost = self.damage.iter().map(Damage::entries_lost);
         let known = lost.clone().flatten().fold(0, u64::saturating_add);

@@ -26,9 +26,9 @@ pub enum Verdict {
     NotLookedAt { purged: LogIndex },
     /// Opening is refused, because the record was there once.
     Refused { why: String },
-    /// Taken for a torn tail: this and all behind it is cut.
+    /// The damage is taken for a torn tail: it and all behind it is cut.
     Cut { from: u64 },
-    /// The bytes the log no longer owns: a roll sent it elsewhere.
+    /// The bytes are cut, as the log no longer owns them: a roll sent it elsewhere.
     Trimmed,
     /// The file alone does not say.
     Depends,
@@ -46,7 +46,8 @@ pub fn verdict(damage: &Damage, evidence: Evidence<'_>) -> Verdict {
         {
             return Verdict::NotLookedAt { purged: purged.index };
         }
-        // An index that nothing says is the log's first, or after another damage: then the first one counts.
+        // Where nothing says the index, the damage is the log's first record or stands behind another damage:
+        // then the first damage counts.
         if let Some(durable) = slot.durable
             && index.is_none_or(|index| index <= durable.index)
         {

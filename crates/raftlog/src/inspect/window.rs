@@ -3,7 +3,8 @@ use disk::File;
 use std::io;
 use std::sync::Arc;
 
-/// One read of a sequential look at a file; bodies and zeros are gone through in pieces of this size.
+/// The bytes of one read of a sequential look at a file; bodies and zeros are gone through in pieces of this
+/// size.
 pub(crate) const WINDOW_BYTES: usize = 1 << 20;
 
 /// A file that is read in order, several small looks with one operation of the disk.

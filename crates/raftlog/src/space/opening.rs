@@ -11,8 +11,7 @@ use std::sync::atomic::Ordering;
 impl LogSpace {
     /// Opens a log, or creates it when its directory does not exist. A torn tail is cut (and logged); damage
     /// before the tail is an error and changes nothing. A log whose last handle was dropped is waited for;
-    /// one that is in use is refused. Not cancellation safe only in that a half-opened log may have been
-    /// created.
+    /// one that is in use is refused. Cancellation safe, except that a half-opened log may have been created.
     pub async fn open(self: &Arc<Self>, spec: LogSpec) -> Result<Log, OpenError> {
         let io_error = |source| OpenError::Io { log: spec.log, source };
         let claim = self.claim(&spec).await?;
@@ -29,8 +28,8 @@ impl LogSpace {
             recovered.segment_index,
         );
         claim.opened(&core);
-        // Owned by the log: it ends when the last handle is dropped, and `close` or the next `open` wait for
-        // that.
+        // The task is owned by the log: it ends when the last handle is dropped, and `close` or the next
+        // `open` wait for that.
         tokio::spawn(writer.run());
         Ok(Log::new(core))
     }
@@ -60,7 +59,7 @@ impl LogSpace {
     }
 }
 
-/// A directory being opened; given back when that fails.
+/// A directory that is being opened; others may open it again when that fails.
 struct Claim {
     space: Arc<LogSpace>,
     dir: String,

@@ -81,7 +81,9 @@ pub(crate) async fn check(
 async fn open(space: &Arc<LogSpace>, spec: &LogSpec) -> Result<Answer, String> {
     let log = match space.open(spec.clone()).await {
         Ok(log) => log,
-        Err(error @ (OpenError::Io { .. } | OpenError::Unreadable { .. })) => return Err(format!("the disk is good, but: {error}")),
+        Err(error @ (OpenError::Io { .. } | OpenError::Unreadable { .. })) => {
+            return Err(format!("the disk is good, but: {error}"));
+        }
         Err(error) => {
             let text = error.to_string();
             return match error {

@@ -45,7 +45,7 @@ pub struct DnsSockets {
     tcp: TcpListener,
 }
 
-/// Answers until it is stopped.
+/// The DNS server, which answers until it is stopped.
 pub struct DnsServer {
     pub address: SocketAddr,
     zone: Arc<Zone>,
@@ -55,7 +55,7 @@ pub struct DnsServer {
 }
 
 impl DnsSockets {
-    /// Port 0 takes one that is free for both.
+    /// Binds UDP and TCP to one port; port 0 takes one that is free for both.
     pub async fn bind(address: SocketAddr) -> io::Result<DnsSockets> {
         const TRIES: usize = 16;
         let mut tries = if address.port() == 0 { TRIES } else { 1 };
@@ -73,7 +73,7 @@ impl DnsSockets {
     }
 }
 
-/// A zone's name from what people write, with or without the dot at its end.
+/// Parses a zone's name as people write it, with or without the dot at its end.
 pub fn parse_zone(text: &str) -> Result<Name, String> {
     let mut name = Name::from_ascii(text).map_err(|error| format!("`{text}` is no DNS name: {error}"))?;
     name.set_fqdn(true);
@@ -121,7 +121,7 @@ impl DnsServer {
         exposition.counter(CONNECTIONS_REFUSED, &[], count(&self.counts.connections_refused));
     }
 
-    /// The revision of the registry's copy that it answers from.
+    /// The revision of the registry's copy from which the server answers.
     pub fn revision(&self) -> u64 {
         self.zone.revision()
     }

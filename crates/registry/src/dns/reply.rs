@@ -4,9 +4,9 @@ use super::zone::{Found, Zone};
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, RecordType};
 
-/// Without EDNS a message over UDP is no larger.
+/// The most bytes of a message over UDP without EDNS.
 const UDP_BYTES_PLAIN: usize = 512;
-/// The bytes that cross the internet in one piece (the DNS flag day of 2020).
+/// The most bytes of a message over UDP: so many cross the internet in one piece (the DNS flag day of 2020).
 const UDP_BYTES_MAX: u16 = 1232;
 const TCP_BYTES_MAX: usize = u16::MAX as usize;
 const HEADER_BYTES: usize = 12;
@@ -22,7 +22,7 @@ pub(super) enum Over {
 #[derive(Debug)]
 pub(super) enum Reply {
     Answer(Vec<u8>),
-    /// It is malformed; said so, where it is a question at all.
+    /// The message is malformed; there is an answer that says so where it is a question at all.
     Malformed(Option<Vec<u8>>),
 }
 
@@ -93,7 +93,8 @@ fn answer(zone: &Zone, query: &Query, response: &mut Message) {
     }
 }
 
-/// The part of a code that no header has room for goes into the EDNS record when the message is encoded.
+/// Sets the response's code. The part of it that no header has room for goes into the EDNS record when the
+/// message is encoded.
 fn respond_with(response: &mut Message, code: ResponseCode) {
     response.metadata.response_code = code;
     if let Some(edns) = &mut response.edns {
@@ -101,8 +102,8 @@ fn respond_with(response: &mut Message, code: ResponseCode) {
     }
 }
 
-/// Leaves out what need not be there first; an answer of which some is missing says so (TC), and is asked for
-/// again over TCP.
+/// Encodes a message in `size_max` bytes at most: first leaves out additional records, which need not be
+/// there. An answer of which some is missing says so (TC), and is asked for again over TCP.
 fn encode_within(mut message: Message, size_max: usize) -> Option<Vec<u8>> {
     loop {
         let bytes = message.to_vec().ok()?;
@@ -122,7 +123,7 @@ fn encode_within(mut message: Message, size_max: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// The reply to bytes that begin like a question: FORMERR with its number, and nothing else.
+/// The reply to bytes that begin like a question: FORMERR with the question's number, and nothing else.
 fn malformed(question: &[u8]) -> Option<Vec<u8>> {
     let header = question.get(..HEADER_BYTES)?;
     let is_response = header[2] & 0x80 != 0;
@@ -193,7 +194,7 @@ mod tests {
         edns.set_version(1);
         newer.set_edns(edns);
         let (answer, _) = ask(&zone(), &newer, Over::Udp);
-        // 16 has two names, and is decoded by the other.
+        // Code 16 has two names, and is decoded as the other one.
         assert_eq!(u16::from(answer.metadata.response_code), u16::from(ResponseCode::BADVERS));
     }
 

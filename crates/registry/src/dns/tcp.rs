@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-/// Connections at a time: a few kilobytes each. One more is closed at once.
+/// The most connections at a time, of a few kilobytes each. One more is closed at once.
 const CONNECTIONS_MAX: usize = 256;
 /// A connection that asks nothing, or takes no answer, for this long is closed.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ pub(super) async fn serve(
     connections.shutdown().await;
 }
 
-/// Each message has its length in front of it.
+/// Answers all messages of a connection, each of which has its length in front of it.
 async fn answer_all(mut stream: TcpStream, zone: &Zone, counts: &Counts) -> io::Result<()> {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
     loop {
@@ -61,7 +61,7 @@ async fn answer_all(mut stream: TcpStream, zone: &Zone, counts: &Counts) -> io::
         counts.tcp.fetch_add(1, Ordering::Relaxed);
         match reply(zone, &question, Over::Tcp) {
             Reply::Answer(answer) => timeout(IDLE_MAX, write(&mut stream, &answer)).await.map_err(late)??,
-            // The rest of such a stream is no better.
+            // The stream's rest, after a malformed message, is no better.
             Reply::Malformed(answer) => {
                 counts.malformed.fetch_add(1, Ordering::Relaxed);
                 if let Some(answer) = answer {
@@ -73,7 +73,7 @@ async fn answer_all(mut stream: TcpStream, zone: &Zone, counts: &Counts) -> io::
     }
 }
 
-/// `None` at the end of the stream.
+/// Reads the next message; `None` at the end of the stream.
 async fn read(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let len = match stream.read_u16().await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),

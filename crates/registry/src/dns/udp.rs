@@ -12,8 +12,8 @@ const QUESTION_BYTES_MAX: usize = 4096;
 /// The pause after a socket's error, which is mostly one of a packet before.
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
-/// One message after the other: an answer is a look into memory. Only ends by being dropped, which is safe
-/// anywhere.
+/// Answers one message after the other: an answer is a look into memory. Ends only by being dropped, which is
+/// safe anywhere.
 pub(super) async fn serve(socket: UdpSocket, zone: &Zone, counts: &Counts) -> io::Result<()> {
     let mut buffer = vec![0; QUESTION_BYTES_MAX];
     loop {

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The time for which resolvers may keep an answer, and that there is none: what a client adds to the time a
-/// lease takes to end.
+/// The time for which resolvers may keep an answer, or remember that there is none. For a client it adds to
+/// the time that a lease takes to end.
 const TTL_SECONDS: u32 = 1;
-/// The records of one answer at the most: more than anybody tries, less than a TCP message holds.
+/// The most records of one answer: more than anybody tries, less than a TCP message holds.
 const RECORDS_MAX: usize = 256;
 /// A copy that has not heard of SCM for this long is not worth answering from.
 const AGE_MAX: Duration = Duration::from_secs(600);
@@ -45,7 +45,7 @@ pub(super) enum Found {
 
 /// The meaning of a name.
 enum Meaning<'a> {
-    /// It exists because there are names below it.
+    /// A name that exists because there are names below it.
     Branch,
     Service {
         service: &'a str,
@@ -102,7 +102,8 @@ impl Zone {
         }
     }
 
-    /// The record for answers that are none: who says so, and for how long that holds.
+    /// The SOA record, for answers without other records: who says that there are none, and for how long that
+    /// holds.
     pub(super) fn soa(&self) -> Record {
         let host = |label: &str| self.name.prepend_label(label).unwrap_or_else(|_| self.name.clone());
         // RFC 1982 wants serials to grow modulo 2^32, which this does.
@@ -111,7 +112,8 @@ impl Zone {
         Record::from_rdata(self.name.clone(), TTL_SECONDS, RData::SOA(soa))
     }
 
-    /// Labels in front of the zone, in lower case; `None` where one is no text, which no name of ours is.
+    /// The labels of `name` in front of the zone's, in lower case; `None` where one is no text, as in no name
+    /// of ours.
     fn labels_below(&self, name: &Name) -> Option<Vec<String>> {
         // Counted by hand: `num_labels` leaves out a `*` in front, which here is a label like another.
         let count = name.iter().count() - self.name.iter().count();
@@ -119,7 +121,8 @@ impl Zone {
         name.iter().take(count).map(text).collect()
     }
 
-    /// Records of healthy instances that are `wanted_instance`, in an order of chance.
+    /// The records of a service's healthy instances for which `wanted_instance` is true, in an order of
+    /// chance.
     fn of_service(
         &self,
         name: &Name,
@@ -170,7 +173,7 @@ impl Zone {
     fn instance_name(&self, instance: &Instance) -> Name {
         let labels = ["service", &instance.service, &instance.id];
         let prepended = labels.iter().try_fold(self.name.clone(), |name, label| name.prepend_label(*label));
-        // Only where the zone's own name is nearly as long as a name can be.
+        // This fails only where the zone's own name is nearly as long as a name can be.
         prepended.unwrap_or_else(|_| self.name.clone())
     }
 }
@@ -217,7 +220,8 @@ fn srv_targets(instance: &Instance, port: Option<&str>, name: &Name) -> Vec<SRV>
     let wanted = port.or(primary.filter(|primary| instance.addresses.contains_key(*primary)));
     let addresses = instance.addresses.iter().filter(|(name, _)| wanted.is_none_or(|wanted| wanted == *name));
     let target = |(host, port): (&str, u16)| {
-        // A host with a name is called by it; IP addresses are those of the instance's name.
+        // A host that has a name is the target; a host that is an IP address is found under the instance's
+        // name.
         let target = match host.parse::<IpAddr>() {
             Ok(_) => name.clone(),
             Err(_) => host_name(host)?,

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use proto::{Code, Failure};
 use serde_json::{Value, json};
 
-/// The revision of an answer.
+/// The header with the revision of an answer.
 pub(super) const INDEX: HeaderName = HeaderName::from_static("x-flotilla-index");
 
 pub(super) fn answer(status: StatusCode, revision: u64, value: &Value) -> Response {
@@ -64,7 +64,7 @@ fn status_of(code: Code) -> StatusCode {
         Code::Compacted => StatusCode::GONE,
         Code::LimitReached => StatusCode::INSUFFICIENT_STORAGE,
         Code::Busy | Code::Unavailable | Code::NotLeader | Code::NotYet => StatusCode::SERVICE_UNAVAILABLE,
-        // It may have taken effect: whoever asked must look.
+        // The request may have taken effect: whoever asked must look.
         Code::OutcomeUnknown => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

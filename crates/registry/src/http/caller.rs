@@ -1,8 +1,8 @@
 //! Callers whose requests are answered. Whoever reaches the port may read and write the registry, and a
 //! browser reaches ports that the pages in it must not: of the machine it runs on, and of others in its
 //! network. A page may give its own name an address of ours (DNS rebinding), and then it asks as itself; so a
-//! request is answered under names that no page can have. And it may send to another's name what it cannot
-//! read the answer to; browsers say so.
+//! request is answered under names that no page can have. A page may also send to another's name a request of
+//! which it cannot read the answer; browsers say so.
 
 use super::answer::refused;
 use axum::extract::{Request, State};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct Hosts(Arc<[String]>);
 
 impl Hosts {
-    /// A name that begins with a dot stands for all below it.
+    /// Takes the names, of which one that begins with a dot stands for all below it.
     pub fn new(names: impl IntoIterator<Item = String>) -> Hosts {
         Hosts(names.into_iter().map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect())
     }
@@ -56,7 +56,8 @@ impl Hosts {
             (Some(host), None) => host.to_str().unwrap_or_default(),
             (None, None) => "",
         };
-        // What a browser sends has one; HTTP/1.0 need not, and HTTP/2 says it elsewhere.
+        // A browser's request has a Host; HTTP/1.0 need not have one, and HTTP/2 says it in the URI's
+        // authority.
         let authority = uri.authority().map(|authority| authority.as_str());
         for host in
             [Some(named).filter(|host| !host.is_empty() || headers.contains_key(header::HOST)), authority]
@@ -81,7 +82,7 @@ impl Hosts {
     }
 }
 
-/// True for what may follow the colon of a Host: nothing does too.
+/// Whether this may follow the colon of a Host: digits, or nothing.
 fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }

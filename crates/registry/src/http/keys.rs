@@ -14,7 +14,7 @@ use serde_json::json;
 
 type Asked = Result<Query<Question>, QueryRejection>;
 
-/// Without a key, `?prefix` goes without saying.
+/// Lists all keys: without a key in the path, `?prefix` goes without saying.
 pub(super) async fn get_all(State(slot): State<Slot>, question: Asked) -> Answered {
     list(&slot, String::new(), &asked(question)?).await
 }
@@ -30,7 +30,7 @@ pub(super) async fn get(State(slot): State<Slot>, Path(key): Path<String>, quest
     match read.entries.into_iter().next() {
         Some(entry) if question.is_raw()? => Ok(raw(read.revision, entry)),
         Some(entry) => Ok(ok(read.revision, &key_to_json(&entry))),
-        // With the index: one may wait for a key that is to come.
+        // The answer has the index too: one may wait for a key that is to come.
         None => {
             let body = json!({ "error": format!("there is no key `{key}`"), "code": "NOT_FOUND" });
             Ok(answer(StatusCode::NOT_FOUND, read.revision, &body))
@@ -90,7 +90,7 @@ pub(super) async fn delete(State(slot): State<Slot>, Path(key): Path<String>, qu
     remove(&slot, DeleteKeysRequest { key, prefix, if_mod_revision: question.cas }).await
 }
 
-/// All keys, but only for those who say so.
+/// Deletes all keys, but only for those who say `?prefix`.
 pub(super) async fn delete_all(State(slot): State<Slot>, question: Asked) -> Answered {
     if !asked(question)?.is_prefix()? {
         return Err(Failure::invalid("to delete all keys, say ?prefix").into());

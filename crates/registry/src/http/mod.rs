@@ -24,10 +24,11 @@ use proto::{Code, Failure};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Above the largest value, so that one that is a little too large is refused in our words.
+/// The most bytes of one request's body: above the largest value, so that a value that is a little too large
+/// is refused in our words.
 const BODY_BYTES_MAX: usize = 256 << 10;
 
-/// Bodies of requests that come or are worked on, from all callers.
+/// The most bytes of request bodies that come or are worked on, of all callers together.
 const BODIES_BYTES_MAX: usize = 32 << 20;
 
 /// The client to ask, once the process knows whom.
@@ -103,7 +104,8 @@ mod tests {
     use futures::stream;
     use tower::ServiceExt;
 
-    /// A thousand connections with sixteen requests each were four GiB of an address that nobody knows.
+    /// Without this limit a thousand connections with sixteen requests each held four GiB, for an address
+    /// that nobody knows.
     #[tokio::test]
     async fn a_body_for_which_there_is_no_room_is_refused_and_one_of_which_nothing_comes_takes_none() {
         let router = router(Slot::default(), Hosts::default());

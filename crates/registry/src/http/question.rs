@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The wait of a long poll that does not say how long it wants to wait.
 const WAIT_DEFAULT: Duration = Duration::from_secs(60);
 
-/// All parameters there are; each request uses some of them.
+/// All parameters that a request may have; each request uses some of them.
 #[derive(Deserialize, Default, Debug)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Question {
@@ -59,7 +59,7 @@ impl Question {
     }
 }
 
-/// `?prefix`, `?prefix=true` and `?prefix=1` are the same.
+/// The value of a parameter that is a flag: `?prefix`, `?prefix=true` and `?prefix=1` are the same.
 fn flag(text: &Option<String>) -> Result<bool, Failure> {
     match text.as_deref() {
         None | Some("false" | "0") => Ok(false),
@@ -68,7 +68,7 @@ fn flag(text: &Option<String>) -> Result<bool, Failure> {
     }
 }
 
-/// `500ms`, `30s`, `5m`, `1h`.
+/// Parses a duration: `500ms`, `30s`, `5m` or `1h`.
 pub(super) fn duration(text: &str) -> Result<Duration, Failure> {
     let wrong = || Failure::invalid(format!("`{text}` is no duration; write 500ms, 30s, 5m or 1h"));
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

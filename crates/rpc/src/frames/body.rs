@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tonic::Status;
 use tonic::codegen::http::{HeaderMap, Response};
 
-/// What comes of a call.
+/// An event of a call, as it comes over the connection.
 pub(super) enum Event {
     Answer(Box<Response<()>>),
     /// Bytes, and what they took of the windows.
@@ -21,7 +21,7 @@ pub(super) enum Event {
     Broken(Status),
 }
 
-/// A call under way, given up when this is dropped before it is over. `C`: what must stay as long.
+/// A call under way, given up when this is dropped before it is over. `C` is what must stay as long.
 pub(super) struct Call<C = ()> {
     pub(super) wire: Arc<Wire>,
     pub(super) id: u32,
@@ -52,7 +52,7 @@ impl Drop for Events {
     }
 }
 
-/// A body that comes over a connection. `C`: what must stay until it ends.
+/// A body that comes over a connection. `C` is what must stay until the body ends.
 pub(super) struct Incoming<C> {
     pub(super) events: Events,
     pub(super) call: Option<C>,

@@ -34,7 +34,7 @@ struct Inner {
     connection: Mutex<Option<Connecting>>,
 }
 
-/// All calls that wait for a connection hear the same of it.
+/// A connection that is being made, or was: all calls that wait for it hear the same of it.
 type Connecting = Shared<BoxFuture<'static, Result<Arc<Connection>, Status>>>;
 
 impl Link {
@@ -57,7 +57,8 @@ impl Link {
             let opened = Connection::open(&address, windows).await;
             opened.map(Arc::new).map_err(|error| not_connected(&address, error))
         };
-        // By itself: who asked for it may be gone before it is there, and the next one is to hear how it went.
+        // A task of its own connects: who asked may be gone before the connection is there, and the next
+        // caller is to hear how it went.
         let connecting = tokio::spawn(connecting).map(|connected| {
             connected.unwrap_or_else(|_| Err(Status::unavailable("the process is stopping")))
         });
@@ -84,7 +85,7 @@ impl Link {
             match connection.clone().begin(head.clone()) {
                 Ok(begun) => return Ok(begun),
                 Err(status) if is_new || connection.wire.takes_calls() => return Err(status),
-                // It ended since it was looked at.
+                // The connection ended since it was looked at.
                 Err(_) => {}
             }
         }
@@ -116,8 +117,8 @@ fn not_connected(address: &str, error: io::Error) -> Status {
     status
 }
 
-/// Sends a request's body at once as far as it is there, and the rest beside. A service may hold up its callers for as
-/// long as it likes.
+/// Sends a request's body at once as far as it is there, and the rest in a task beside the call. A service
+/// may hold up its callers for as long as it likes.
 fn send_beside(wire: Arc<Wire>, id: u32, body: Body) {
     let sender = wire.clone();
     let mut sending = async move {
@@ -145,7 +146,7 @@ impl Call<Arc<Connection>> {
 
 pub(super) struct Connection {
     wire: Arc<Wire>,
-    /// Ended with the connection.
+    /// The tasks that read and write, which end with the connection.
     _tasks: JoinSet<()>,
 }
 
@@ -189,7 +190,7 @@ impl Connection {
     }
 }
 
-/// What a client is sent.
+/// The client's side of a connection, which is sent answers.
 struct Answers<'a>(&'a Wire);
 
 impl Side for Answers<'_> {

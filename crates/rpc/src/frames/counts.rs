@@ -19,9 +19,9 @@ pub enum End {
     Closed,
     /// Reading or writing failed.
     Broken,
-    /// Nothing came, not even the answer to a ping.
+    /// The other side was silent: nothing came, not even the answer to a ping.
     Silent,
-    /// Nothing was taken of what is sent.
+    /// The other side took nothing of what was sent to it.
     Deaf,
     /// Calls were given up too quickly.
     Resets,
@@ -29,7 +29,7 @@ pub enum End {
     Malformed,
     /// The other side speaks another version.
     Version,
-    /// It did not say hello in time.
+    /// The other side did not say hello in time.
     NoHello,
     /// This process stops, or nobody needs it any more.
     Stopping,
@@ -60,7 +60,7 @@ pub struct FrameCounts {
 }
 
 impl FrameCounts {
-    /// Those of all connections that this process made.
+    /// The counts of all connections that this process made.
     pub fn of_clients() -> &'static Arc<FrameCounts> {
         static OF_CLIENTS: LazyLock<Arc<FrameCounts>> = LazyLock::new(Arc::default);
         &OF_CLIENTS

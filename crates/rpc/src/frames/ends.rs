@@ -3,7 +3,8 @@ use super::wire::Wire;
 use std::sync::Arc;
 use tonic::Status;
 
-/// The end of a connection's calls and its count, however who works for it is dropped.
+/// The guard of a connection's end: when it is dropped, for whatever reason, the calls end and the end is
+/// counted.
 pub(super) struct Ends {
     wire: Arc<Wire>,
     why: End,
@@ -14,7 +15,7 @@ impl Ends {
         Ends { wire: wire.clone(), why: End::Stopping }
     }
 
-    /// It ends now.
+    /// Ends the connection's calls now, and has its end counted for this reason.
     pub(super) fn end(&mut self, why: End, said: String) {
         self.why = why;
         self.wire.end(&Status::unavailable(said));

@@ -1,24 +1,24 @@
 use super::head::{DATA_BYTES_MAX, Malformed};
 
-/// What a frame of data takes of the windows besides its bytes: about what it takes in memory. Without it a peer could
-/// fill memory with frames of one byte.
+/// The bytes that a frame of data takes of the windows besides its own: about what it takes in memory.
+/// Without it a peer could fill memory with frames of one byte.
 pub(super) const FRAME_COST: u32 = 64;
 
-/// A piece of a chunk that has a checksum, with all that goes with it.
+/// The bytes of a small message: a piece of a chunk that has a checksum, with all that goes with it.
 const SMALL_MESSAGE_BYTES: u32 = 66 << 10;
 
 /// Room for data, of a call or of all on a connection: what may be sent, and what may come.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// What may be sent.
+    /// The bytes that may be sent.
     credit: u32,
-    /// That, when the peer has taken all.
+    /// The bytes that may be sent once the peer has taken all.
     credit_max: u32,
-    /// What may come.
+    /// The bytes that may come.
     window: u32,
-    /// That, when all was taken here.
+    /// The bytes that may come once all was taken here.
     window_max: u32,
-    /// What was taken here and is not yet given back.
+    /// The bytes that were taken here and are not yet given back.
     owed: u32,
 }
 
@@ -27,21 +27,21 @@ impl Flow {
         Flow { credit, credit_max: credit, window, window_max: window, owed: 0 }
     }
 
-    /// The most bytes of `wanted` that one frame may have now. One that fits into half the window waits until it can go
-    /// in one piece: who has taken all that was sent has said so by then.
+    /// The most bytes of `wanted` that one frame may have now. A frame that fits into half the window waits
+    /// until it can go in one piece: a peer that has taken all that was sent has said so by then.
     pub(super) fn sendable(&self, wanted: u32) -> Option<u32> {
         let whole = wanted + FRAME_COST;
         let may_go = self.credit >= whole || whole > self.credit_max / 2 && self.credit > FRAME_COST;
         may_go.then(|| wanted.min(self.credit.saturating_sub(FRAME_COST)))
     }
 
-    /// Whether a small message may be sent as a whole; where the window is smaller than that, half of one. Who has taken
-    /// all that was sent has given back so much.
+    /// Whether a small message may be sent as a whole, or half of the window if that is less. A peer that has
+    /// taken all that was sent has given back so much.
     pub(super) fn has_room(&self) -> bool {
         self.credit >= SMALL_MESSAGE_BYTES.min(self.credit_max / 2)
     }
 
-    /// A frame of so many bytes is sent.
+    /// Notes that a frame of so many bytes is sent.
     pub(super) fn sent(&mut self, bytes: u32) {
         self.credit -= bytes + FRAME_COST;
     }
@@ -52,14 +52,15 @@ impl Flow {
         Ok(())
     }
 
-    /// Something came that takes so much.
+    /// Notes that something came that takes so much of the window.
     pub(super) fn came(&mut self, cost: u32) -> Result<(), Malformed> {
         self.window = self.window.checked_sub(cost).ok_or(Malformed::Window)?;
         Ok(())
     }
 
-    /// So much of what came was taken. Answers what is to be given back now: half of the window, or anything where the
-    /// peer may be waiting for it. (Of a connection's window calls that nobody reads may hold the rest.)
+    /// Notes that so much of what came was taken. Answers what is to be given back now: half of the window,
+    /// or anything where the peer may be waiting for it. (Of a connection's window calls that nobody reads
+    /// may hold the rest.)
     pub(super) fn taken(&mut self, cost: u32) -> Option<u32> {
         self.owed += cost;
         let is_due = self.owed >= self.window_max / 2 || self.window < DATA_BYTES_MAX as u32 + FRAME_COST;

@@ -1,11 +1,12 @@
 use crate::limits::{RESETS_PER_SECOND_MAX, Windows};
 use crc32c::crc32c;
 
-/// What each frame begins with: docs/format/frames.md.
+/// The bytes of the head that each frame begins with: docs/format/frames.md.
 pub(super) const HEAD_BYTES: usize = 16;
-/// Bytes that go with any frame but data: headers of a call, some 300 as ours are.
+/// The most bytes that go with a frame other than data: headers of a call, of which ours have some 300.
 pub(super) const META_BYTES_MAX: u32 = 16 << 10;
-/// Data of one frame: a chunk of a MiB comes in one piece. What waits behind it waits for as long as that takes.
+/// The most bytes of data in one frame: a chunk of a MiB comes in one piece. What waits behind it waits for
+/// as long as that takes.
 pub(super) const DATA_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +31,12 @@ pub(super) enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Of what follows.
+    /// The bytes that follow the head.
     pub(super) bytes: u32,
-    /// The call's number, 0 where it is about the connection.
+    /// The call's number; 0 where the frame is about the connection.
     pub(super) stream: u32,
     pub(super) kind: Kind,
-    /// Nothing follows on this stream from this side.
+    /// Whether nothing more follows on this stream from this side.
     pub(super) is_last: bool,
 }
 
@@ -104,17 +105,18 @@ impl Head {
     }
 }
 
-/// The version of all that is in this room.
+/// The version that a hello names: that of all frames on the connection.
 pub(super) const VERSION: u16 = 1;
-/// HTTP/2 begins with a `P`.
+/// The byte that tells these frames from HTTP/2, which begins with a `P`.
 pub(crate) const FIRST_BYTE: u8 = MAGIC[0];
 const MAGIC: &[u8; 8] = b"\xf1lotilla";
 pub(super) const HELLO_BYTES: usize = 24;
-/// The most that a peer may be allowed to send, and the least: what is answered goes on in frames worth their heads.
+/// The most that a peer may be allowed to send, and the least: with less, answers would go on in frames not
+/// worth their heads.
 const WINDOW_MAX: u32 = 1 << 30;
 const WINDOW_MIN: u32 = 64 << 10;
 
-/// What either side says first: its version, and how much the other one may send.
+/// The hello that either side says first: its version, and how much the other one may send.
 pub(super) fn hello(windows: Windows) -> [u8; HELLO_BYTES] {
     let mut hello = [0; HELLO_BYTES];
     hello[0..8].copy_from_slice(MAGIC);
@@ -126,8 +128,8 @@ pub(super) fn hello(windows: Windows) -> [u8; HELLO_BYTES] {
     hello
 }
 
-/// How much may be sent to who said this. The version is looked at before the rest, which may come to mean
-/// something else.
+/// The windows of the peer that said this hello: how much may be sent to it. The version is looked at before
+/// the rest, which may come to mean something else.
 pub(super) fn heard(hello: &[u8; HELLO_BYTES]) -> Result<Windows, Malformed> {
     if hello[..8] != MAGIC[..] {
         return Err(Malformed::Hello);

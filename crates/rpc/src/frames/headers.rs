@@ -3,10 +3,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tonic::Status;
 use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 
-/// What a header takes in memory besides its bytes, roughly; in HTTP/2 it counts as much.
+/// The bytes that a header takes in memory besides its own, roughly; in HTTP/2 it counts as much.
 const HEADER_WEIGHT: usize = 32;
-/// What is left of a status that does not fit: so much of its sentence, and its details if they are no longer than this.
-/// As they travel they take thrice as much, and a third more.
+/// The most bytes that are left of a status that does not fit: of its sentence, which is cut, and of its
+/// details, which go if they are longer. As they travel the sentence takes thrice as much, and the details a
+/// third more.
 const SENTENCE_BYTES_MAX: usize = 2 << 10;
 const DETAILS_BYTES_MAX: usize = 4 << 10;
 const _: () = assert!(3 * SENTENCE_BYTES_MAX + 4 * DETAILS_BYTES_MAX / 3 + 1024 < META_BYTES_MAX as usize);
@@ -45,8 +46,8 @@ pub(super) fn of_trailers(trailers: &HeaderMap) -> Bytes {
     put_status(BytesMut::with_capacity(64), trailers)
 }
 
-/// Headers with which a call is answered. How it went is said whatever they are: where they are too long, that alone,
-/// and shorter.
+/// Appends the headers with which a call is answered. How the call went is said in any case: where the
+/// headers are too long, that alone, and shortened.
 fn put_status(mut bytes: BytesMut, headers: &HeaderMap) -> Bytes {
     let begin = bytes.len();
     if put_all(&mut bytes, headers).is_none() {

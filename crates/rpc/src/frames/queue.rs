@@ -3,9 +3,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Up to this a frame is copied to its neighbours: a slice of its own costs more.
+/// The most bytes of a frame that is copied to its neighbours: a slice of its own costs more.
 const COPIED_BYTES_MAX: usize = 2 << 10;
-/// A queue with more is long.
+/// The frames and bytes with more of which a queue is long.
 const LONG_FRAMES: usize = 16 << 10;
 const LONG_BYTES: usize = 32 << 20;
 /// Bytes that are written before small frames are looked for again.
@@ -25,18 +25,18 @@ pub(super) struct Queue {
     bytes: usize,
 }
 
-/// What is written with one call, and the streams whose data that is.
+/// The frames that are written with one call, and the streams whose data that is.
 #[derive(Default)]
 pub(super) struct Batch {
     slices: VecDeque<Bytes>,
     bytes: usize,
-    /// Stream, and bytes of its data.
+    /// Each stream, with the bytes of its data.
     pub(super) data: Vec<(u32, usize)>,
     pub(super) frames: u64,
 }
 
 impl Queue {
-    /// `is_behind`: a large frame of this stream is still in the queue.
+    /// Appends a frame; `is_behind`: a large frame of its stream is still in the queue.
     pub(super) fn push(&mut self, head: Head, payload: Bytes, is_behind: bool) -> Place {
         self.bytes += payload.len();
         let frame = Frame { head, payload };

@@ -8,15 +8,17 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 
-/// Bytes that are asked for at once: few from who is idle, many from who sends much.
+/// The least and the most bytes that are asked for at once: few from a peer that is idle, many from one that
+/// sends much.
 const READ_BYTES_MIN: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
-/// Up to this a payload is copied out of what was read: a part of it would keep all of that in memory.
+/// The most bytes of a payload that is copied out of what was read: a part of that would keep all of it in
+/// memory.
 const COPIED_BYTES_MAX: usize = 4 << 10;
-/// So much of a frame must have come before all of its memory is taken, of which it is a sixteenth at least.
+/// The bytes of a frame that must have come before all of its memory is taken: a sixteenth of that at least.
 const BELIEVED_BYTES: usize = 64 << 10;
 
-/// Then the other side is gone.
+/// The time for which nothing comes until the other side counts as gone.
 pub(super) const SILENCE_MAX: Duration = PING_INTERVAL.saturating_add(PING_ANSWER_MAX);
 
 /// The reason why nothing is read any more.
@@ -35,7 +37,7 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// What is counted of it.
+    /// The end that is counted for this reason.
     pub(super) fn end(&self) -> End {
         match self {
             Ended::Closed => End::Closed,
@@ -49,15 +51,15 @@ impl Ended {
     }
 }
 
-/// Does what frames say that only one side of a connection is sent.
+/// One side of a connection: does what those frames say that only this side is sent.
 pub(super) trait Side {
-    /// Nothing is read while the other side takes little of what it is sent. Where both sides did that, both could
-    /// wait for ever.
+    /// Whether nothing is read while the other side takes little of what it is sent. Where both sides did
+    /// that, both could wait for ever.
     const HOLDS_BACK: bool;
 
     fn on_frame(&mut self, head: Head, payload: Bytes) -> Result<(), Malformed>;
 
-    /// All data of a call came.
+    /// Does what follows when all data of a call has come.
     fn on_end(&mut self, id: u32);
 }
 
@@ -118,7 +120,7 @@ fn take_payload(buffer: &mut BytesMut, bytes: usize) -> Bytes {
     if bytes > COPIED_BYTES_MAX {
         return buffer.split_to(bytes).freeze();
     }
-    // `copy_to_bytes` of this buffer would be a part of it.
+    // The payload is copied by hand: `copy_to_bytes` of this buffer would give a part of it.
     let payload = Bytes::copy_from_slice(&buffer[..bytes]);
     buffer.advance(bytes);
     payload

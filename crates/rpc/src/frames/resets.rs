@@ -16,7 +16,7 @@ impl Resets {
         Resets { period_begun: now, in_period: 0 }
     }
 
-    /// One more.
+    /// Counts one more; an error when there are more in a second than may be.
     pub(super) fn count(&mut self, now: Instant) -> Result<(), Malformed> {
         if now.saturating_duration_since(self.period_begun) >= PERIOD {
             *self = Resets::since(now);

@@ -25,9 +25,10 @@ use tonic::codegen::http::{HeaderMap, Request, Response};
 use tonic::transport::server::TcpConnectInfo;
 use tower::{Service, ServiceExt};
 
-/// A client has said hello when it has been connected for so long.
+/// The time after connecting in which a client has to say hello.
 const HELLO_MAX: Duration = Duration::from_secs(5);
-/// Calls of a connection. Twice what a client of ours begins: a call that is over there may not be over here yet.
+/// The most calls of a connection: twice what a client of ours begins, as a call that is over there may not
+/// be over here yet.
 const CALLS_MAX: usize = 2 * CALLS_PER_CONNECTION_MAX as usize;
 /// The time in which the last answers are written when all calls are over.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -60,7 +61,7 @@ pub(crate) async fn serve<S: Calls>(
         counts.ended(End::NoHello).count();
         return;
     }
-    // One that speaks otherwise hears which version this is.
+    // A client that speaks another version hears which one this is.
     if output.write_all(&hello(windows)).await.is_err() {
         counts.ended(End::Broken).count();
         return;
@@ -91,7 +92,7 @@ pub(crate) async fn serve<S: Calls>(
         }
         () = leave(&wire, &stop) => ends.end(End::Stopping, "the process is stopping".to_owned()),
     };
-    // What it has not written by then it does not write.
+    // What the writer has not written by then stays unwritten.
     let _ = tokio::time::timeout(FLUSH_MAX, writing.join_next()).await;
 }
 
@@ -101,7 +102,7 @@ async fn leave(wire: &Wire, stop: &CancellationToken) {
     wire.emptied().await;
 }
 
-/// What a server is sent, and answers.
+/// The server's side of a connection, which is sent calls and answers them.
 struct Answering<'a, S> {
     wire: &'a Arc<Wire>,
     from: TcpConnectInfo,
@@ -144,7 +145,7 @@ impl<S: Calls> Answering<'_, S> {
 }
 
 async fn answer<S: Calls>(wire: Arc<Wire>, id: u32, service: S, request: Request<Body>) {
-    // Dropped with the task, whoever ends that.
+    // The call is dropped with the task, whoever ends that.
     let call = Call { wire, id, _keeps: () };
     let Ok(response) = service.oneshot(request).await;
     let sending = async {

@@ -247,7 +247,7 @@ async fn who_reads_slowly_holds_up_nobody_and_what_is_given_up_takes_no_room() {
     port.until_working(0).await;
 }
 
-/// A thousand of them would fill the memory from which the others are read.
+/// A thousand messages made for such callers would fill the memory from which the others are read.
 #[tokio::test]
 async fn nothing_is_made_for_who_has_no_room_for_it() {
     let port = Port::open().await;
@@ -297,7 +297,7 @@ async fn the_work_of_a_call_that_is_given_up_is_dropped() {
     port.until_working(1).await;
     waiting.abort();
     port.until_working(0).await;
-    // And when its connection ends.
+    // The work is dropped when the call's connection ends, too.
     let waiting = tokio::spawn(async move { call(&link, "/never", Body::empty()).await.map(drop) });
     port.until_working(1).await;
     port.serving.abort();
@@ -314,7 +314,7 @@ async fn a_server_that_stops_finishes_what_it_took_and_takes_no_more() {
     let parts = parts.map(|part: Bytes| Ok::<_, Status>(http_body::Frame::data(part)));
     let mut answer = call(&link, "/echo", Body::new(StreamBody::new(parts))).await.unwrap().into_body();
     port.stop.cancel();
-    // It hears of that.
+    // The client hears that the server takes no more calls.
     let refused = async {
         while call(&link, "/small", Body::empty()).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -487,7 +487,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// One on which a hello was said that lets as little be sent as any may.
+    /// A connection on which a hello was said that lets as little be sent as any may.
     async fn open() -> Pipe {
         Pipe::with_windows(64 << 10).await
     }
@@ -559,7 +559,7 @@ async fn an_answer_of_which_nothing_is_taken_ends_with_a_status_and_its_connecti
     assert_eq!(pipe.counts.ended(End::Closed).get(), 1);
 }
 
-/// One that lets everything be sent, says again and again that it is there, and never reads.
+/// A client that lets everything be sent, says again and again that it is there, and never reads.
 #[tokio::test(start_paused = true)]
 async fn a_connection_whose_socket_takes_nothing_is_over_with_all_that_waits_for_it() {
     let mut pipe = Pipe::with_windows(1 << 30).await;
@@ -622,7 +622,7 @@ async fn half_sent_messages_have_their_room_and_their_time_and_their_connection_
         let code = (status.code() != tonic::Code::Ok).then(|| proto::Failure::from(status).code);
         ended.push((head.stream, code, begun.elapsed().as_secs()));
     }
-    // One had no room, and two no rest; the whole one needed none.
+    // One message had no room, and two had no rest; the whole one needed no room.
     ended.sort_by_key(|(stream, _, after)| (*after, *stream));
     let busy = Some(proto::Code::Busy);
     assert_eq!(ended, [(3, busy, 0), (4, None, 0), (1, busy, 60), (2, busy, 60)]);

@@ -20,18 +20,18 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tonic::Status;
 
-/// Data of one stream that waits for the socket; then its body is not asked for more.
+/// The bytes of a stream's data that may wait for the socket while its body is asked for more.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 
 pub(super) struct Wire {
     state: Mutex<State>,
-    /// Something is to be written, or nothing any more.
+    /// Notified when something is to be written, or nothing any more.
     filled: Notify,
-    /// No call is under way.
+    /// Notified when no call is under way any more.
     emptied: Notify,
-    /// Something was written.
+    /// Notified when something was written.
     drained: Notify,
-    /// What the peer may send on each call, and we.
+    /// The bytes that the peer may send on each call, and those that we may.
     stream_bytes: (u32, u32),
     counts: Arc<FrameCounts>,
 }
@@ -41,11 +41,11 @@ struct State {
     /// The highest number of a call so far.
     last: u32,
     queue: Queue,
-    /// Room on all streams together.
+    /// The room on all streams together.
     flow: Flow,
-    /// The streams that wait for that, or for the queue to get short.
+    /// The streams that wait for room on all together, or for the queue to get short.
     starved: BTreeSet<u32>,
-    /// The server takes no calls any more.
+    /// Whether the server takes no calls any more.
     is_leaving: bool,
     end: Option<Status>,
 }
@@ -55,7 +55,7 @@ impl State {
         self.end.is_none() && !self.is_leaving && self.last < u32::MAX
     }
 
-    /// Has those look again who wait for what all streams share.
+    /// Wakes the streams that wait for what all of them share.
     fn feed(&mut self) {
         for id in std::mem::take(&mut self.starved) {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -69,14 +69,14 @@ impl State {
 struct Stream {
     events: UnboundedSender<Event>,
     flow: Flow,
-    /// The peer said that it sends no more data.
+    /// Whether the peer said that it sends no more data.
     has_ended: bool,
-    /// Bytes of its data that wait for the socket.
+    /// The bytes of the call's data that wait for the socket.
     queued: usize,
-    /// Its frames among the large ones of the queue.
+    /// The number of the call's frames among the large ones of the queue.
     large: usize,
     sender: Option<Waker>,
-    /// Works for it, and ends with it.
+    /// The task that works for the call, and ends with it.
     task: Option<AbortHandle>,
 }
 
@@ -88,21 +88,21 @@ impl Stream {
     }
 }
 
-/// Says of a call that nothing of it took effect, so that it may be sent again.
+/// The status of a call of which nothing took effect, so that it may be sent again.
 fn not_taken(code: Code, why: String) -> Status {
     Failure { retry: Retry::Elsewhere, ..Failure::new(code, why) }.into()
 }
 
 /// The reason why no more of a body is sent.
 pub(super) enum Unsent {
-    /// The call is over: nobody takes it.
+    /// The call is over: nobody takes the body.
     Over,
-    /// Nothing of it was taken for as long as that may be.
+    /// Nothing of the body was taken for as long as that may be.
     NotTaken,
 }
 
 impl Wire {
-    /// `peer`: what it lets us send.
+    /// A connection without calls. `peer` is what the other side lets us send.
     pub(super) fn new(windows: Windows, peer: Windows, counts: Arc<FrameCounts>) -> Wire {
         let state = State {
             streams: HashMap::new(),
@@ -175,7 +175,8 @@ impl Wire {
         if id <= state.last {
             return Err(Malformed::Stream);
         }
-        // What else comes of a call that is not taken is known to be of one.
+        // Later frames of a call that is not taken are told by this number from those of a call that never
+        // began.
         state.last = id;
         if !state.takes_calls() {
             return Ok(false);
@@ -211,7 +212,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends that no more data follows.
+    /// Tells the peer that no more data of a call follows.
     pub(super) fn send_last(&self, id: u32) -> Result<(), Unsent> {
         let mut state = self.state();
         if !state.streams.contains_key(&id) {
@@ -235,7 +236,7 @@ impl Wire {
         tokio::time::timeout(patience, has_room).await.unwrap_or(Err(Unsent::NotTaken))
     }
 
-    /// Sends data, as the peer has room for it. It may take nothing for so long.
+    /// Sends data, as the peer has room for it. The peer may take nothing for as long as `patience`.
     pub(super) async fn send_data(&self, id: u32, mut data: Bytes, patience: Duration) -> Result<(), Unsent> {
         while data.has_remaining() {
             let sending = std::future::poll_fn(|context| self.poll_send(id, &mut data, context));
@@ -282,13 +283,13 @@ impl Wire {
         Poll::Ready(Ok(()))
     }
 
-    /// The call is over here: nothing of it is sent or taken any more.
+    /// Ends a call on this side: nothing of it is sent or taken any more.
     pub(super) fn finish(&self, id: u32) {
         let mut state = self.state();
         self.remove(&mut state, id);
     }
 
-    /// The peer gave a call up. `Ok(false)`: it was over already.
+    /// Ends a call that the peer gave up. `Ok(false)`: it was over already.
     pub(super) fn given_up(&self, id: u32) -> Result<bool, Malformed> {
         let mut state = self.state();
         match self.remove(&mut state, id) {
@@ -302,7 +303,7 @@ impl Wire {
         }
     }
 
-    /// The call is given up: the peer is told, unless it knows.
+    /// Gives a call up: the peer is told, unless the call is over already.
     pub(super) fn reset(&self, id: u32) {
         let mut state = self.state();
         if self.remove(&mut state, id).is_some() {
@@ -407,8 +408,8 @@ impl Wire {
         }
     }
 
-    /// Waits while there is much that the peer does not take: who asks on and on and reads nothing is not heard
-    /// any more. False: it took nothing for `patience`.
+    /// Waits while there is much that the peer does not take: one that asks on and on and reads nothing is
+    /// not heard any more. False: the peer took nothing for `patience`.
     pub(super) async fn has_room(&self, patience: Duration) -> bool {
         loop {
             let drained = self.drained.notified();
@@ -431,7 +432,7 @@ impl Wire {
         self.control(&mut state, Kind::Leaving, 0, Some(last));
     }
 
-    /// The peer takes no calls after this one.
+    /// Notes that the peer takes no calls after the one with this number, and ends later ones.
     pub(super) fn peer_leaves(&self, last: u32) {
         let mut state = self.state();
         state.is_leaving = true;
@@ -457,7 +458,7 @@ impl Wire {
         }
     }
 
-    /// The connection is over, for this reason; what is in the queue may still be written.
+    /// Ends the connection for this reason; what is in the queue may still be written.
     pub(super) fn end(&self, why: &Status) {
         let mut state = self.state();
         if state.end.is_none() {
@@ -472,7 +473,7 @@ impl Wire {
         self.filled.notify_one();
     }
 
-    /// What is to be written next; `None` once the connection is over and all is written.
+    /// The batch that is to be written next; `None` once the connection is over and all is written.
     pub(super) async fn to_write(&self) -> Option<Batch> {
         loop {
             {
@@ -495,12 +496,12 @@ impl Wire {
         }
     }
 
-    /// The socket took something.
+    /// Notes that the socket took something.
     pub(super) fn progressed(&self) {
         self.drained.notify_waiters();
     }
 
-    /// The socket has it.
+    /// Notes that the socket has taken a batch.
     pub(super) fn written(&self, data: &[(u32, usize)], frames: u64) {
         self.counts.writes.count();
         self.counts.frames_sent.add(frames);

@@ -5,8 +5,9 @@ use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// Nothing may be taken of a connection for so long, nor of one answer; then it is over, and what was read for it is free.
-/// As long as a gateway lets its clients stand still: who reads for one of these goes on with another call.
+/// The time for which a peer may take nothing of a connection, or of one answer; then that is over, and what
+/// was read for it is free. It is as long as a gateway lets its clients stand still: who reads for one of
+/// these goes on with another call.
 pub(super) const NOTHING_TAKEN_MAX: Duration = Duration::from_secs(60);
 
 /// Writes what there is to write, all of it that fits with one call, until the connection is over. A peer whose socket

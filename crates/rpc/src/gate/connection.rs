@@ -20,7 +20,7 @@ pub struct GateConnection {
     place: Places,
     counts: Arc<GateCounts>,
     heard: Instant,
-    /// Looked at when nothing comes, and set anew only then.
+    /// The timer for silence, which is looked at when nothing comes, and set anew only then.
     silence: Pin<Box<Sleep>>,
 }
 

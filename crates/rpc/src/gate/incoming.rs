@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// Pause after a connection could not be taken, for instance because the process has no file descriptors
+/// The pause after a connection could not be taken, for instance because the process has no file descriptors
 /// left: the listener says so again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -37,7 +37,7 @@ impl GateIncoming {
                         tracing::debug!(%from, "refuse a connection: too many");
                         continue;
                     };
-                    // Without it answers are slow, and right.
+                    // Without this option answers are slow, and still right.
                     let _ = tcp.set_nodelay(true);
                     return Some((Ok(GateConnection::new(tcp, place, counts)), listener));
                 }

@@ -19,8 +19,9 @@ use tower::Layer;
 
 /// The head of each message: one byte of flags, four of length.
 const FRAME_HEAD_BYTES: usize = 5;
-/// A message of which a part came is given up so long after that. In it 36 Mbit/s bring all that an address may have sent
-/// in part (256 MiB), and 3.4 the largest message alone; a link that brings less does not keep up with its groups either.
+/// The time after which a message is given up of which only a part came. Within it 36 Mbit/s bring all that
+/// an address may have sent in part (256 MiB), and 3.4 the largest message alone; a link that brings less
+/// does not keep up with its groups either.
 const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 impl<S> Layer<S> for Gate {
@@ -102,7 +103,7 @@ struct Asked {
     limit: MessageLimit,
     /// Places for the bytes of a message that waits for its rest.
     gathered: Places,
-    /// The end of that wait.
+    /// The end of the wait for the rest of a message.
     late: Option<Pin<Box<Sleep>>>,
     counts: Arc<GateCounts>,
 }
@@ -190,7 +191,7 @@ impl Frame {
         Ok(whole)
     }
 
-    /// Bytes of the message that is not whole.
+    /// The bytes that have come of the message that is not whole.
     fn came(&self) -> usize {
         match self {
             Frame::Head(came, _) => *came,
@@ -295,7 +296,7 @@ mod tests {
         }
     }
 
-    /// Twenty-five of them took half a GiB, a thousand a machine.
+    /// Twenty-five half-sent messages took half a GiB, a thousand a machine.
     #[tokio::test]
     async fn of_half_sent_messages_an_address_has_its_share_and_others_theirs() {
         let gate = Gate::new(GateOptions::default());
@@ -329,7 +330,7 @@ mod tests {
         to_one.unbounded_send([head(900), vec![7; 895]].concat()).unwrap();
         assert_eq!(refused(&mut one), None);
         to_other.unbounded_send(head(1000)).unwrap();
-        // It is whole, and of the next one 95 bytes came.
+        // The message is whole, and of the next one 95 bytes came.
         to_one.unbounded_send([vec![7; 5], head(900), vec![7; 90]].concat()).unwrap();
         assert_eq!((refused(&mut one), refused(&mut other)), (None, None));
         to_other.unbounded_send(vec![7; 900]).unwrap();
@@ -350,7 +351,7 @@ mod tests {
         assert_eq!((read.len(), gate.counts().messages.get()), (3 * 100_005 + 2 * 5, 5));
     }
 
-    /// A byte each second, each with its second before it.
+    /// The bytes one by one, each after a second.
     fn dripping(bytes: Vec<u8>) -> impl Stream<Item = Bytes> + Send {
         stream::iter(bytes).then(|byte| async move {
             tokio::time::sleep(Duration::from_secs(1)).await;

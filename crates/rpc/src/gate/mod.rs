@@ -1,6 +1,6 @@
-//! The door of a process's gRPC port: how many connections and calls one address may have, how large a message may be,
-//! before anything of it is gathered in memory, and how much may be gathered. Who they come from is known by the address
-//! alone; docs/security.md.
+//! The door of a process's gRPC port: how many connections and calls one address may have, how large a
+//! message may be, before anything of it is gathered in memory, and how much may be gathered. A caller is
+//! known by its address alone; docs/security.md.
 
 mod connection;
 mod counts;
@@ -48,8 +48,9 @@ pub struct GateOptions {
     /// Bytes of messages of which a part came and the rest is waited for, in all: 512 MiB, as much as idle calls may
     /// cost, or 21 of the largest messages, 24 MiB. As a rule there are none.
     pub gathered_bytes_max: usize,
-    /// The same from one address: half, so that who sends no rest leaves the other half to others. A node that sends
-    /// another 4 MiB for each of 64 groups at once has that, or one that sends ten messages of 24 MiB.
+    /// Bytes of such messages from one address: half, so that who sends no rest leaves the other half to
+    /// others. A node that sends another 4 MiB for each of 64 groups at once has that, or one that sends ten
+    /// messages of 24 MiB.
     pub gathered_bytes_per_address_max: usize,
 }
 
@@ -66,14 +67,15 @@ impl Default for GateOptions {
     }
 }
 
-/// Bytes of a call in one frame. A frame is gathered before anything looks at it, and room for all of it is taken when
-/// its head comes: no more than a message may have of which nothing is known yet.
+/// The most bytes of a call in one frame of HTTP/2. A frame is gathered before anything looks at it, and room
+/// for all of it is taken when its head comes: no more than a message may have of which nothing is known yet.
 const FRAME_BYTES_MAX: u32 = 64 << 10;
-/// Headers of a call. Ours have some 300 bytes, a status with its details some KiB.
+/// The most bytes of a call's headers. Ours have some 300 bytes, a status with its details some KiB.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
-/// Connections over HTTP/2 that wait to be taken.
+/// The most connections over HTTP/2 that wait to be taken.
 const HTTP2_WAITING_MAX: usize = 16;
-/// Calls that a peer opened and gave up before they were looked at; past it the connection is closed.
+/// The most calls that a peer may open and give up before they are looked at; past it the connection is
+/// closed.
 const RESETS_MAX: usize = 64;
 
 /// Answers calls behind a door of its own that lets all connections in: what has few, and needs no counts.
@@ -81,7 +83,7 @@ pub async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Outp
     Gate::new(GateOptions::default()).serve(listener, routes, stop).await;
 }
 
-/// One for each gRPC port.
+/// The door of one gRPC port.
 #[derive(Clone)]
 pub struct Gate {
     connections: Arc<Shares>,
@@ -132,7 +134,7 @@ impl Gate {
             .server()
             .add_routes(routes.clone())
             .serve_with_incoming_shutdown(ReceiverStream::new(http2), stopping.clone().cancelled_owned());
-        // Here and not in a task: what it serves is let go of with this.
+        // HTTP/2 is served here and not in a task: what it serves is let go of with this future.
         let http2 = async {
             if let Err(error) = http2.await {
                 tracing::error!(%error, "the server of HTTP/2 ended");

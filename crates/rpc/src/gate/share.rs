@@ -23,8 +23,8 @@ pub(super) struct Places {
     count: usize,
 }
 
-/// Whose share an address takes: one machine may come as IPv4 and as IPv4 within IPv6; of IPv6 proper it has a whole
-/// network.
+/// The address whose share another one takes: one machine may come as IPv4 and as IPv4 within IPv6; of IPv6
+/// proper it has a whole network.
 pub(super) fn holder(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() & (!0 << 64)).into()),
@@ -37,7 +37,8 @@ impl Shares {
         Shares { all_max, each_max, taken: Mutex::default() }
     }
 
-    /// One place. `None`: there is none left, for all or for this [`holder`]. Without one there is no share of it.
+    /// Takes one place. `None`: there is none left, in all or for this [`holder`]. Without an address only
+    /// those in all are counted.
     pub(super) fn take(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Places> {
         let mut places = self.none(address);
         places.hold(1).then_some(places)

@@ -69,7 +69,7 @@ fn server_name(uri: &Uri) -> Option<ServerName<'static>> {
     ServerName::try_from(host.to_owned()).ok()
 }
 
-/// The deadline is the endpoint's.
+/// Opens a connection and makes its handshake; the deadline is the endpoint's.
 async fn open(
     tls: tokio_rustls::TlsConnector,
     name: ServerName<'static>,
@@ -97,7 +97,7 @@ fn refused(address: String, source: io::Error) -> TlsConnectError {
 
 fn failed(address: &str, verdict: &Verdict, error: tonic::transport::Error) -> Status {
     match verdict.refused_because() {
-        // It answered nothing, so it did nothing.
+        // The server answered nothing, so it did nothing.
         Some(why) => Status::unavailable(format!("the server at {address} refuses us: {why}")),
         None => Status::from_error(Box::new(error)),
     }

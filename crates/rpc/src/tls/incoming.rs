@@ -11,12 +11,13 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::TcpIncoming;
 
-/// Our own clients give up after a second.
+/// The time that a handshake may take: our own clients give up after a second.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
-/// Handshakes at a time; more wait in the listener's queue. Some 50 KiB each while they last, so 25 MiB.
+/// The most handshakes at a time; more wait in the listener's queue. They take some 50 KiB each while they
+/// last, so 25 MiB.
 const HANDSHAKES_MAX: usize = 512;
-/// Read from a client that was refused, so that the reason reaches it: what hello and HTTP/2 preface of a
-/// client of ours come to, with room.
+/// The most bytes that are read from a client that was refused, so that the reason reaches it: what hello and
+/// HTTP/2 preface of a client of ours come to, with room.
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
 /// Connections to a listener whose handshakes are done, for `serve_with_incoming` of a server made by a
@@ -55,7 +56,7 @@ impl Stream for TlsIncoming {
     }
 }
 
-/// `None`: the connection was refused. An error is the listener's own.
+/// Makes the handshake of a connection. `None`: it was refused. An error is the listener's own.
 async fn accept(
     accepted: io::Result<TcpStream>,
     acceptor: TlsAcceptor,

@@ -6,9 +6,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// Why the server of a channel did not want its newest connection. A client of TLS 1.3 is done with its
-/// handshake before the server has seen its certificate: the refusal comes in place of the first answer, and
-/// hyper, which reads it, tells requests that wait only that their connection is closed.
+/// The reason why the server of a channel did not want its newest connection. A client of TLS 1.3 is done
+/// with its handshake before the server has seen its certificate: the refusal comes in place of the first
+/// answer, and hyper, which reads it, tells requests that wait only that their connection is closed.
 #[derive(Clone, Default)]
 pub(super) struct Verdict(Arc<Mutex<Option<String>>>);
 

@@ -16,7 +16,7 @@ pub struct TlsPem<'a> {
     pub authorities: &'a [u8],
 }
 
-/// One of the three.
+/// One of the three parts of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsPart {
     Chain,
@@ -41,7 +41,7 @@ pub enum TlsIdentityError {
     Damaged { part: TlsPart, why: String },
     #[error("there is no `BEGIN CERTIFICATE` in the PEM of {part}")]
     NoCertificate { part: TlsPart },
-    /// An encrypted key is none that could be read.
+    /// There is no key that could be read; an encrypted one cannot.
     #[error("there is no unencrypted private key in the PEM of the private key")]
     NoKey,
     #[error("there are {count} private keys in the PEM of the private key, and one is used")]

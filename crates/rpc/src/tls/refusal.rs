@@ -6,12 +6,12 @@ use tokio_rustls::rustls::Error;
 pub enum TlsRefusal {
     /// The bytes that came are no TLS: a client without it, or a scanner.
     NotTls,
-    /// Nothing both sides can do: TLS 1.2, for one.
+    /// There is nothing that both sides can do: the client has TLS 1.2 alone, for one.
     Incompatible,
     NoCertificate,
     /// A certificate of another authority, out of its time, not for clients, or damaged.
     BadCertificate,
-    /// It does not speak HTTP/2.
+    /// The client does not speak HTTP/2.
     NotHttp2,
     /// The other side did not want us: our certificate does not name the host it reached, or is of another
     /// authority than its own.

@@ -54,7 +54,7 @@ pub(super) fn reason(code: &str) -> &'static str {
     }
 }
 
-/// Numbers index counters.
+/// The class of a request's end; its number is an index of counters.
 #[derive(Clone, Copy)]
 enum Class {
     Served,
@@ -132,7 +132,8 @@ impl Counted {
         }
     }
 
-    /// Operations that nobody has asked for are left out: there are 45, and most stores see ten of them.
+    /// Adds the counts to the metrics. Operations that nobody has asked for are left out: there are 41, and
+    /// most stores see ten of them.
     pub(super) fn expose(&self, exposition: &mut Exposition) {
         for (operation, requests) in &self.operations {
             if requests.are_none() && *operation != NO_OPERATION {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Longest key id that is written down. Anybody may send anything as one.
+/// The longest access key that is written down: anybody may send anything as one.
 const ACCESS_KEY_BYTES_MAX: usize = 128;
 
 /// A request that has ended, as the log has it. It is made where the request is, and becomes text where
@@ -23,7 +23,7 @@ pub(super) struct Line {
     pub(super) first_byte: Option<Duration>,
 }
 
-/// The names that programs read: docs/s3.md.
+/// The fields of a line, by the names that programs read: docs/s3.md.
 #[derive(Serialize)]
 struct Fields<'a> {
     time: String,
@@ -45,8 +45,8 @@ struct Fields<'a> {
 }
 
 impl Line {
-    /// One line of JSON. It has no control characters: JSON escapes those below 32, and the rest is escaped
-    /// here.
+    /// Writes one line of JSON. It has no control characters: JSON escapes those below 32, and the rest is
+    /// escaped here.
     pub(super) fn write_to(&self, text: &mut Vec<u8>) {
         let written = &self.written;
         let path = decoded(&written.path);
@@ -91,7 +91,8 @@ pub(super) fn access_key(request: &Request) -> Option<String> {
         parameters.find_map(|parameter| parameter.split_once("X-Amz-Credential="))
     };
     let (_, credential) = header().or_else(parameter)?;
-    // The scope follows it. Of what has none, where that would end is not known: it may be anything.
+    // The scope follows the access key. Without a scope it is not known where the key ends, and what is there
+    // may be anything.
     let decoded = decoded(credential.split(',').next()?.split('&').next()?);
     let (access_key, _scope) = decoded.split_once('/')?;
     Some(access_key[..access_key.floor_char_boundary(ACCESS_KEY_BYTES_MAX)].to_owned())
@@ -130,7 +131,7 @@ fn time_of(at_ms: u64) -> String {
     at.unwrap_or(OffsetDateTime::UNIX_EPOCH).format(format).unwrap_or_default()
 }
 
-/// The seconds, to the microsecond.
+/// A time in seconds, to the microsecond.
 fn seconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e6
 }

@@ -18,15 +18,15 @@ const LOST: Metric = Metric {
     help: "Requests that are not in the request log: the queue was full, or the file could not be written.",
 };
 
-/// Requests that wait to be written: some 300 bytes each, and their keys, 4 KiB at most. At 100 000 requests
-/// a second that is [`GATHER`] twice.
+/// The most requests that wait to be written: some 300 bytes each, and their keys, 4 KiB at most. At 100 000
+/// requests a second that is [`GATHER`] twice.
 const QUEUE_MAX: usize = 4096;
 
 /// The time for which requests are gathered once one has come. Waking a thread for each would cost more than
 /// writing it down.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// The bytes that a round writes at most.
+/// The bytes of lines after which a round is written.
 const ROUND_BYTES_MAX: usize = 1 << 20;
 
 /// The file that requests are written to, a line each, by a thread of its own. Nothing that happens to it
@@ -38,7 +38,7 @@ pub struct RequestLog {
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A line to be written. `None`: what is said beside the queue is to be looked at.
+/// A line to be written; `None`: the writer is to look at the flags beside the queue, `reopen` and `close`.
 type Order = Option<Line>;
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ struct Shared {
 }
 
 impl RequestLog {
-    /// Opens the file, or makes it for its owner alone. What is in it stays.
+    /// Opens the log's file, or makes it for its owner alone. What is in it stays.
     pub fn open(path: &Path) -> io::Result<RequestLog> {
         let file = open_file(path)?;
         let (orders, queue) = sync_channel(QUEUE_MAX);
@@ -67,7 +67,7 @@ impl RequestLog {
         &self.path
     }
 
-    /// The file was renamed, and its name is to be a new one's.
+    /// Has the file opened again by its name: it was renamed, and a new one is to be begun.
     pub fn reopen(&self) {
         self.shared.reopen.store(true, Ordering::Release);
         self.wake();
@@ -118,7 +118,7 @@ pub(super) fn expose(log: Option<&RequestLog>, exposition: &mut Exposition) {
 /// A log is no data file: nothing that was acknowledged depends on it.
 #[allow(clippy::disallowed_methods)]
 fn open_file(path: &Path) -> io::Result<File> {
-    // Opening one waits until somebody reads it.
+    // Opening a pipe waits until somebody reads it.
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe; a file is wanted"));
     }
@@ -131,7 +131,7 @@ struct Writer {
     shared: Arc<Shared>,
     /// True when writing has failed since the last round that was written.
     failing: bool,
-    /// The file ends within a line, which could not be cut off again.
+    /// True when the file ends within a line that could not be cut off again.
     torn: bool,
 }
 

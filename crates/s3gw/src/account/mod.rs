@@ -83,7 +83,7 @@ pub(crate) struct Account {
     pub(crate) told: Told,
     progress: Progress,
     status: Option<StatusCode>,
-    /// The code of an error that it was answered with before it was admitted.
+    /// The reason why the request was refused, if it was answered with an error before it was admitted.
     refused_for: Option<&'static str>,
     first_byte: Option<Duration>,
     sent_bytes: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The code of the error document that it is answered with.
+    /// Notes the code of the error document with which the request is answered.
     pub(crate) fn error(&mut self, code: &str) {
         if !self.told.admitted {
             self.refused_for = Some(counted::reason(code));
@@ -101,11 +101,11 @@ impl Account {
         }
     }
 
-    /// The answer as it goes out: closes the account with its last byte.
+    /// Returns the answer as it goes out, which closes the account with its last byte.
     pub(crate) fn answer(mut self, response: Response) -> Response {
         self.status = Some(response.status());
         let body = response.body();
-        // Without a body nothing is asked of it any more: the head is all there is.
+        // An answer without a body is not asked for more: the head is all there is.
         if body.is_end_stream() {
             self.first_byte = Some(self.begun.elapsed());
             self.end = End::Done;
@@ -117,7 +117,8 @@ impl Account {
         response.map(|body| Body::new(Answer { body, left_bytes, account: self }))
     }
 
-    /// An answer to HEAD has a length and no body: what comes as one is thrown away by the HTTP layer.
+    /// Returns an answer to HEAD, and closes the account: such an answer has a length and no body, and what
+    /// comes as one is thrown away by the HTTP layer.
     pub(crate) fn answer_head(mut self, response: Response) -> Response {
         self.status = Some(response.status());
         self.first_byte = Some(self.begun.elapsed());

@@ -1,4 +1,4 @@
-// Files of the tests' own.
+// The tests touch only files of their own.
 #![allow(clippy::disallowed_methods)]
 
 use super::*;
@@ -53,22 +53,22 @@ fn answer(frames: Vec<Result<&'static str, std::io::Error>>) -> Response {
 async fn the_end_of_a_request_is_known_whoever_ends_it() {
     let dir = tempfile::tempdir().unwrap();
     let accounts = open(&dir.path().join("log"));
-    // Read to its end.
+    // An answer that is read to its end.
     let response = account(&accounts, "/b/done").answer(Response::new(Body::from("data")));
     axum::body::to_bytes(response.into_body(), 100).await.unwrap();
-    // The HTTP layer knows the length, and does not ask for an end.
+    // Of this body the HTTP layer knows the length, and does not ask for its end.
     let response = account(&accounts, "/b/counted").answer(Response::new(Body::from("data")));
     let mut body = response.into_body().into_data_stream();
     body.next().await.unwrap().unwrap();
     drop(body);
-    // An object's body does not: its head says how long it is.
+    // An object's body does not know its length: the answer's head says how long it is.
     let mut response = answer(vec![Ok("da"), Ok("ta")]);
     response.headers_mut().insert("content-length", "4".parse().unwrap());
     let mut body = account(&accounts, "/b/said").answer(response).into_body().into_data_stream();
     body.next().await.unwrap().unwrap();
     body.next().await.unwrap().unwrap();
     drop(body);
-    // Its client left before it was answered, and in the middle.
+    // A client that left before it was answered, and one that left in the middle.
     drop(account(&accounts, "/b/unanswered"));
     let response = account(&accounts, "/b/left").answer(answer(vec![Ok("da"), Ok("ta")]));
     let mut body = response.into_body().into_data_stream();
@@ -175,7 +175,7 @@ async fn a_full_disk_costs_lines_and_no_request() {
     let text = exposed(&accounts);
     assert!(text.contains("flotilla_s3_request_log_lost_total{reason=\"file\"} 3\n"), "{text}");
     assert!(text.contains("flotilla_s3_request_log_lines_total 0\n"), "{text}");
-    // Nobody takes what comes now; the request is none the worse for it.
+    // The log takes nothing any more; the request is none the worse for it.
     drop(account(&accounts, "/b/k"));
     assert!(exposed(&accounts).contains("flotilla_s3_request_log_lost_total{reason=\"queue\"} 1\n"));
 }

@@ -13,13 +13,13 @@ pub(super) fn kept(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
 
-/// The facts that a request turns out to have; who admits it tells.
+/// The facts that a request turns out to have, as they are told by who admits it.
 #[derive(Default)]
 pub(crate) struct Told {
     /// `None` where no request is written down.
     pub(super) written: Option<Written>,
     pub(super) operation: Option<&'static str>,
-    /// The time for which its signature was looked at.
+    /// The time that looking at the request's signature took.
     pub(super) signature: Option<Duration>,
     pub(super) admitted: bool,
 }
@@ -38,7 +38,7 @@ pub(super) struct Written {
 }
 
 impl Told {
-    /// The bucket stands in the host's name.
+    /// Puts a bucket that stands in the host's name in front of the path.
     pub(crate) fn bucket_in_host(&mut self, bucket: &str) {
         if let Some(written) = &mut self.written {
             written.path = format!("/{bucket}{}", written.path);

@@ -6,7 +6,7 @@ pub(super) fn unknown<'a>(xml: &'a str, known: &[&str]) -> Option<&'a str> {
     let mut rest = xml;
     while let Some((_, tag)) = rest.split_once('<') {
         rest = tag;
-        // The protocol layer leaves out what stands in one: another key would be meant.
+        // The protocol layer leaves out the text of a CDATA section: another key would be meant.
         if tag.starts_with("![CDATA[") {
             return Some("CDATA");
         }

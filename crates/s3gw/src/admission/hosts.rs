@@ -2,7 +2,7 @@ use crate::error::{GatewayError, Result};
 use std::net::IpAddr;
 
 /// The names this gateway answers to. A client that puts the bucket into the host (`bucket.s3.example`) sends
-/// the key where others have the bucket: taken for one of them, its PUT of a key would make a bucket.
+/// the key where other clients have the bucket: taken for one of those, its PUT of a key would make a bucket.
 #[derive(Clone, Debug)]
 pub(super) struct Hosts {
     /// Domains in small letters, without a dot at either end.
@@ -27,8 +27,8 @@ impl Hosts {
         Hosts { domains: given.chain(["localhost".to_owned()]).collect() }
     }
 
-    /// Addresses, names of one label and our domains are ours; `NAME.domain` is a bucket; another name is
-    /// nobody's.
+    /// Finds how a host names a bucket: addresses, names of one label and our domains are ours; `NAME.domain`
+    /// is a bucket; another name is refused.
     pub(super) fn addressing(&self, host: &str) -> Result<Addressing> {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (name, Some(port)),
@@ -46,7 +46,7 @@ impl Hosts {
         if self.domains.contains(&lower) || !lower.contains('.') {
             return Ok(Addressing::Path);
         }
-        // The longest domain: one may be below another.
+        // The longest domain counts: one may be below another.
         let ours = self.domains.iter().filter_map(|domain| {
             let bucket = lower.strip_suffix(domain.as_str())?.strip_suffix('.')?;
             Some((domain, bucket.to_owned()))

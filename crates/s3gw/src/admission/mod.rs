@@ -52,7 +52,7 @@ const MAY_BE_UNSIGNED: [&str; 6] = [
     "x-amz-user-agent",
 ];
 
-/// Headers of which there may be one; of two, two readers could each see another one.
+/// Headers that a request may have once at most: of two, each reader could see another one.
 const ONCE: [&str; 8] = [
     "authorization",
     "content-encoding",
@@ -64,7 +64,7 @@ const ONCE: [&str; 8] = [
     "if-none-match",
 ];
 
-/// Headers that are for us alone.
+/// Headers that are for the gateway alone, and are not handed on to the protocol layer.
 const OURS: [&str; 5] = [
     "authorization",
     "x-amz-content-sha256",
@@ -81,7 +81,7 @@ pub(crate) fn operation_names() -> impl Iterator<Item = &'static str> {
 pub(crate) struct Admission {
     keys: KeyPair,
     hosts: Hosts,
-    /// Where documents are while they come and are worked on.
+    /// The memory that documents take while they come and are worked on.
     memory: Memory,
 }
 
@@ -108,7 +108,8 @@ impl Admission {
         &self.memory
     }
 
-    /// Reads a body only where the request is signed, is an operation, and that operation takes a document.
+    /// Decides on a request. Reads a body only where the request is signed, is an operation, and that
+    /// operation takes a document.
     pub(crate) async fn admit(
         &self,
         mut parts: Parts,
@@ -178,7 +179,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>> {
     headers.get(name).map(|value| value.to_str().map_err(invalid)).transpose()
 }
 
-/// Some clients presign with Version 2 unless told otherwise; they are told how.
+/// Refuses signatures of Version 2: some clients presign with it unless told otherwise, and are told how.
 fn refuse_version_2(headers: &HeaderMap, query: &Query) -> Result<()> {
     let is_old = |scheme: &[u8]| scheme.eq_ignore_ascii_case(b"AWS ");
     let old_header =
@@ -193,7 +194,7 @@ fn refuse_version_2(headers: &HeaderMap, query: &Query) -> Result<()> {
     Err(GatewayError::InvalidRequest(why.to_owned()))
 }
 
-/// A form comes with its own signature inside the body, which would have to be read to look at it.
+/// Refuses forms: a form's signature is inside its body, which would have to be read to look at it.
 fn refuse_forms(parts: &Parts) -> Result<()> {
     let is_form = |value: &HeaderValue| {
         let value = value.as_bytes().trim_ascii_start();
@@ -210,7 +211,8 @@ pub(crate) fn waits_for_100(headers: &HeaderMap) -> bool {
     headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// There is one expectation that a server can meet; a client that has another one waits for what never comes.
+/// Refuses other expectations than the one that a server can meet: a client that has another one waits for
+/// what never comes.
 fn refuse_other_expectations(headers: &HeaderMap) -> Result<()> {
     if headers.get_all(EXPECT).iter().count() == usize::from(waits_for_100(headers)) {
         return Ok(());
@@ -220,7 +222,7 @@ fn refuse_other_expectations(headers: &HeaderMap) -> Result<()> {
 }
 
 fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
-    // Of lists there may be several, which are one.
+    // A header that is a list may come several times: together they are one.
     let is_list = |name: &str| name.ends_with("object-attributes");
     let counts = |name: &HeaderName| {
         let name = name.as_str();
@@ -234,7 +236,8 @@ fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// A client whose variable was empty has asked for a condition or a checksum all the same.
+/// Refuses conditions and checksums that are empty: a client whose variable was empty has asked for one all
+/// the same.
 fn refuse_empty(headers: &HeaderMap) -> Result<()> {
     let counts = |name: &str| {
         matches!(name, "content-md5" | "if-match" | "if-none-match")
@@ -248,7 +251,7 @@ fn refuse_empty(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// Sets the header from the address, where the host stands in HTTP/2.
+/// Sets the Host header from the URI's authority, where HTTP/2 has the host.
 fn set_host(parts: &mut Parts) -> Result<()> {
     if parts.headers.contains_key(HOST) || parts.version < Version::HTTP_2 {
         return Ok(());
@@ -300,7 +303,7 @@ fn take_presigned(query: &mut Query, headers: &mut HeaderMap) -> Result<Vec<Stri
     Ok(names)
 }
 
-/// There are no temporary keys: who sends a token has the keys of another store.
+/// Refuses session tokens: there are no temporary keys, so who sends a token has the keys of another store.
 fn refuse_tokens(headers: &HeaderMap) -> Result<()> {
     if headers.contains_key("x-amz-security-token") {
         let why = "The provided token is malformed or otherwise invalid: this store gives out none.";
@@ -309,7 +312,7 @@ fn refuse_tokens(headers: &HeaderMap) -> Result<()> {
     Ok(())
 }
 
-/// Puts the bucket into the path, and into the query what is left of it.
+/// Rewrites the URI: with the bucket in the path, and with what is left of the query.
 fn address(parts: &mut Parts, addressing: Addressing, query: &Query) -> Result<()> {
     let mut path = parts.uri.path().to_owned();
     if let Addressing::VirtualHosted { bucket, own_host } = addressing {
@@ -340,7 +343,7 @@ fn scope(path: &str) -> Scope {
     }
 }
 
-/// There is one owner; a client that expects another one must not find a bucket.
+/// Refuses a request that expects another owner than the one there is: its client must not find a bucket.
 fn refuse_other_owners(headers: &HeaderMap) -> Result<()> {
     for name in ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"] {
         if text(headers, name)?.is_some_and(|owner| owner != OWNER) {
@@ -351,7 +354,8 @@ fn refuse_other_owners(headers: &HeaderMap) -> Result<()> {
     Ok(())
 }
 
-/// The AWS SDK for C++ names the version of S3's API in every request; there has been one.
+/// Refuses other versions of S3's API than the one there has been; the AWS SDK for C++ names it in every
+/// request.
 fn refuse_other_versions(headers: &HeaderMap) -> Result<()> {
     match text(headers, "x-amz-api-version")? {
         None | Some(API_VERSION) => Ok(()),
@@ -359,7 +363,8 @@ fn refuse_other_versions(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// The checksum of bytes that come in one request is of all of them; minio-go says so with each.
+/// Refuses a type of checksum that bytes of one request cannot have: theirs is of all of them, as minio-go
+/// says with each.
 fn refuse_other_types(operation: &Operation, headers: &HeaderMap) -> Result<()> {
     let is_of_bytes = operation.body == operations::Body::Data;
     match text(headers, "x-amz-checksum-type")?.filter(|_| is_of_bytes) {
@@ -372,7 +377,7 @@ fn refuse_other_types(operation: &Operation, headers: &HeaderMap) -> Result<()> 
 }
 
 /// Refuses a body that is not announced: of HTTP/1 only headers say that there is one. A client that forgot
-/// to would otherwise have made an empty object.
+/// to announce its body would otherwise have made an empty object.
 fn refuse_unannounced(parts: &Parts) -> Result<()> {
     let is_told = |name| parts.headers.contains_key(name);
     if parts.version >= Version::HTTP_2 || is_told(CONTENT_LENGTH) || is_told(TRANSFER_ENCODING) {
@@ -385,7 +390,7 @@ fn without_length() -> GatewayError {
     GatewayError::refused("MissingContentLength", 411, "You must provide the Content-Length HTTP header.")
 }
 
-/// The body as its headers say that it travels.
+/// The payload of a body that travels as the request's headers say.
 fn payload(parts: &Parts, body: Body, progress: Progress, verified: Verified) -> Result<Payload> {
     use axum::body::HttpBody;
     let headers = &parts.headers;
@@ -440,7 +445,8 @@ fn payload(parts: &Parts, body: Body, progress: Progress, verified: Verified) ->
     Ok(Payload::new(body, progress, coding, length))
 }
 
-/// Refuses a body that is said to travel in frames, and not in which: they would be kept as if they were data.
+/// Refuses a body that is said to travel in frames, where it is not said in which: the frames would be kept
+/// as if they were data.
 fn refuse_framed(headers: &HeaderMap) -> Result<()> {
     let encodings = text(headers, CONTENT_ENCODING.as_str())?.unwrap_or_default();
     let is_framed = encodings.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("aws-chunked"));
@@ -451,7 +457,7 @@ fn refuse_framed(headers: &HeaderMap) -> Result<()> {
     Err(GatewayError::InvalidRequest(why.to_owned()))
 }
 
-/// The trailer that `x-amz-trailer` announces: one, with a checksum that we verify.
+/// The trailer that `x-amz-trailer` announces: one at most, with a checksum that we verify.
 fn announced(headers: &HeaderMap) -> Result<Option<HeaderName>> {
     let Some(name) = text(headers, "x-amz-trailer")? else { return Ok(None) };
     let name = name.trim();
@@ -471,7 +477,8 @@ fn parse_length(length: &str) -> Result<u64> {
     parsed.ok_or_else(|| GatewayError::InvalidArgument("A content length is no number.".to_owned()))
 }
 
-/// Reads a document, compares it with all that was said of it, and refuses elements that would be left out.
+/// Reads a document, compares it with the checksums that were said of it, and refuses elements that the
+/// protocol layer would leave out.
 async fn document(
     operation: &Operation,
     headers: &HeaderMap,
@@ -511,8 +518,8 @@ fn check_sums(headers: &HeaderMap, trailers: &Trailers, sums: Sums, document: &[
     Ok(())
 }
 
-/// Leaves in the request what is the operation's: nothing of the signature, and the length of what it will
-/// read.
+/// Leaves in the request's head what is the operation's: nothing of the signature, and the length of the body
+/// that will be read.
 fn hand_over(parts: &mut Parts, body: &AdmittedBody) {
     for name in OURS {
         parts.headers.remove(name);
@@ -568,7 +575,7 @@ mod tests {
         headers: Vec<(&'static str, String)>,
         signed: Vec<&'static str>,
         body: &'static [u8],
-        /// Neither a length nor an encoding says that there is a body.
+        /// Whether neither a length nor an encoding says that there is a body.
         is_unannounced: bool,
         read: Arc<AtomicUsize>,
     }
@@ -767,7 +774,7 @@ mod tests {
         for header in ["x-amz-user-agent", "x-amz-sdk-checksum-algorithm"] {
             presigned(Method::PUT, "/b/k").adding(header, "CRC32").admit().await.unwrap();
         }
-        // Signed rightly, but for the host.
+        // A request that is signed rightly, but for the host.
         let mut anywhere = put("/b/k").signing("content-length", "0");
         anywhere.signed.retain(|name| *name != "host");
         anywhere.refused("The Host header must be signed").await;
@@ -810,7 +817,7 @@ mod tests {
             }
         }
         let sum = "x-amz-checksum-crc32";
-        // As the SDK for JavaScript signs it; the body is not nothing.
+        // A URL as the SDK for JavaScript signs it; the body that comes is not empty.
         let url = "/b/k?x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32&x-id=PutObject";
         let admitted = presigned(Method::PUT, url).with(b"by url").admit().await.unwrap();
         assert!(!admitted.parts.headers.contains_key(sum));

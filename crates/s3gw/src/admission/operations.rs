@@ -12,14 +12,14 @@ pub(super) struct Operation {
     pub(super) name: &'static str,
     method: Method,
     scope: Scope,
-    /// The parameters that make it this operation, with their value where it matters.
+    /// The parameters that make a request this operation, with their value where it matters.
     chosen_by: &'static [(&'static str, Option<&'static str>)],
-    /// A copy: the header that names its source is there.
+    /// Whether it is a copy: the header that names its source is there.
     copies: bool,
-    /// Other parameters it may have.
+    /// Other parameters that a request of this operation may have.
     parameters: &'static [&'static str],
-    /// The headers that say what is asked for ([`says_what`]) which it may have besides those of [`ANYWHERE`];
-    /// one that ends in `*` stands for all that begin so.
+    /// The headers that say what is asked for ([`says_what`]) and that such a request may have besides those
+    /// of [`ANYWHERE`]; one that ends in `*` stands for all that begin so.
     headers: &'static [&'static str],
     pub(super) body: Body,
 }
@@ -53,8 +53,7 @@ pub(super) enum Sums {
 pub(super) const COPY_SOURCE: &str = "x-amz-copy-source";
 const ACK: &str = "x-flotilla-ack";
 
-/// Documents are at most this long; the one that names 10 000 parts with their checksums may be twice as
-/// long.
+/// The most bytes of a document; the one that names 10 000 parts with their checksums may be twice as long.
 const XML_BYTES_MAX: usize = 2 << 20;
 const PARTS_XML_BYTES_MAX: usize = 4 << 20;
 
@@ -82,8 +81,8 @@ const READ: &[&str] = &[
     "versionId",
 ];
 
-/// Conditions of HTTP. A read that does not look at one answers with more than was asked for; a change that does
-/// not would be made although its client wanted none.
+/// Conditions of HTTP. A read that does not look at one answers with more than was asked for; a change that
+/// does not would be made although its client wanted none.
 const CONDITIONS: &[&str] =
     &["content-range", "if-match", "if-modified-since", "if-none-match", "if-unmodified-since"];
 
@@ -91,7 +90,7 @@ const WRITTEN_IF: [&str; 2] = ["if-match", "if-none-match"];
 
 const LISTED: &[&str] = &["x-amz-optional-object-attributes"];
 
-/// Headers of a body that is kept or checked.
+/// Headers that come with a body that is kept or checked.
 const SENT: &[&str] = &[
     "x-amz-checksum-algorithm",
     "x-amz-checksum-crc32",
@@ -154,7 +153,7 @@ impl Operation {
             && self.chosen_by.iter().all(has)
     }
 
-    /// SDKs repeat the operation's name in `x-id`.
+    /// Whether the operation knows a parameter. SDKs repeat the operation's name in `x-id`.
     fn takes_parameter(&self, name: &str, query: &Query) -> bool {
         self.chosen_by.iter().any(|(chosen_by, _)| *chosen_by == name)
             || self.parameters.contains(&name)
@@ -176,7 +175,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     OPERATIONS.iter().map(|operation| operation.name)
 }
 
-/// Headers that an operation has or has not: AWS's and Flotilla's.
+/// Whether a header is AWS's or Flotilla's: such a header an operation has or has not.
 pub(super) fn are_ours(name: &str) -> bool {
     name.starts_with("x-amz-") || name.starts_with("x-flotilla-")
 }
@@ -187,8 +186,8 @@ pub(super) fn says_what(method: &Method, name: &str) -> bool {
     are_ours(name) || !is_read && CONDITIONS.contains(&name)
 }
 
-/// The one operation that a request is; the error says in words why it is none. `headers` are the names of those
-/// of its headers that [say what](says_what) is asked for.
+/// The one operation that a request is; the error says in words why it is none. `headers` are the names of
+/// those of its headers that [say what](says_what) is asked for.
 pub(super) fn operation(
     method: &Method,
     scope: Scope,
@@ -451,8 +450,8 @@ mod tests {
         assert_eq!(check(Method::DELETE, Object, "", &["x-amz-if-match-size"]), None);
     }
 
-    /// A condition that nobody looked at was answered with success: a key was deleted that was to be deleted only
-    /// if there was none.
+    /// A condition that nobody looks at would be answered with success: a key would be deleted that was to be
+    /// deleted only if there was none.
     #[test]
     fn a_change_with_a_condition_that_it_does_not_look_at_is_no_operation() {
         let parts = "partNumber=1&uploadId=u";

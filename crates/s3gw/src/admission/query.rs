@@ -1,6 +1,6 @@
 use crate::error::{GatewayError, Result};
 
-/// No operation has a tenth of them; each is compared with all before it.
+/// The most parameters of a query. No operation has a tenth of them, and each is compared with all before it.
 const PARAMETERS_MAX: usize = 128;
 
 /// The parameters of a query, decoded, each name once, in the order they came.
@@ -8,7 +8,8 @@ const PARAMETERS_MAX: usize = 128;
 pub(super) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// A name that is given twice is refused: two readers could each see another one of the two.
+    /// Parses a query. A name that is given twice is refused: two readers could each see another one of the
+    /// two.
     pub(super) fn parse(raw: &str) -> Result<Query> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in raw.split('&').filter(|pair| !pair.is_empty()) {
@@ -39,14 +40,15 @@ impl Query {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Takes out what `is_wanted` names.
+    /// Takes out the parameters whose names `is_wanted`, and returns them.
     pub(super) fn take(&mut self, is_wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
         let (taken, kept) = std::mem::take(&mut self.0).into_iter().partition(|(name, _)| is_wanted(name));
         self.0 = kept;
         taken
     }
 
-    /// Sorted and encoded as signatures have it, and as any reader decodes it again.
+    /// The parameters whose names `is_wanted`, sorted and encoded as signatures have them, and as any reader
+    /// decodes them again.
     pub(super) fn canonical(&self, is_wanted: impl Fn(&str) -> bool) -> String {
         let wanted = self.0.iter().filter(|(name, _)| is_wanted(name));
         let mut pairs: Vec<String> = wanted
@@ -89,14 +91,14 @@ fn invalid_uri() -> GatewayError {
     GatewayError::refused("InvalidURI", 400, "Couldn't parse the specified URI.")
 }
 
-/// Whether `/` is encoded: not in paths.
+/// Whether `/` is encoded; in paths it is not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slash {
     Encoded,
     Kept,
 }
 
-/// Percent-encoding as signatures have it.
+/// Percent-encodes a text as signatures have it.
 pub(super) fn encode(text: &str, slash: Slash) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {

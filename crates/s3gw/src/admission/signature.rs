@@ -63,9 +63,9 @@ pub(crate) struct Seed {
 
 #[derive(Clone)]
 struct Scope {
-    /// Such as 20261122T093000Z.
+    /// The time of the signature, such as 20261122T093000Z.
     time: String,
-    /// date/region/s3/aws4_request
+    /// The scope as it is signed: date/region/s3/aws4_request
     text: String,
 }
 
@@ -75,12 +75,12 @@ struct Claim {
     scope: Scope,
     signed_headers: Vec<String>,
     signature: String,
-    /// The time for which presigned URLs are good; `None` for headers.
+    /// The time for which a presigned URL is good; `None` for a signature in headers.
     expires: Option<Duration>,
 }
 
 impl KeyPair {
-    /// An anonymous request is refused: nothing is public.
+    /// Verifies that this key pair signed the request. An anonymous request is refused: nothing is public.
     pub(super) fn verify(&self, covered: &Covered<'_>, now: OffsetDateTime) -> Result<Verified> {
         let claim = Claim::of(covered)?;
         check_signed_headers(&claim.signed_headers, covered.headers)?;
@@ -124,7 +124,8 @@ impl Claim {
         }
     }
 
-    /// `AWS4-HMAC-SHA256 Credential=…, SignedHeaders=…, Signature=…`, each once.
+    /// Reads an Authorization header: `AWS4-HMAC-SHA256 Credential=…, SignedHeaders=…, Signature=…`, each
+    /// once.
     fn of_header(header: &str, headers: &HeaderMap) -> Result<Claim> {
         let (algorithm, rest) = header.trim().split_once(' ').unwrap_or((header, ""));
         check_algorithm(algorithm)?;
@@ -279,7 +280,8 @@ impl Seed {
     }
 }
 
-/// `KEY/20261122/region/s3/aws4_request`; any region will do. The date is that of the time.
+/// Reads a credential, `KEY/20261122/region/s3/aws4_request`; any region will do. The date must be that of
+/// `time`.
 fn parse_credential(credential: &str, time: &str) -> Result<(String, Scope), &'static str> {
     let mut words = credential.rsplitn(5, '/');
     let [Some(end), Some(service), Some(region), Some(date), Some(access_key)] =
@@ -313,7 +315,8 @@ fn parse_signed_headers(text: &str) -> Vec<String> {
     names
 }
 
-/// Without the host a signature would be good at any other store with the same keys.
+/// Checks the names of the headers that were signed. The host must be among them: without it a signature
+/// would be good at any other store with the same keys.
 fn check_signed_headers(names: &[String], headers: &HeaderMap) -> Result<()> {
     let denied = |why: String| Err(GatewayError::refused("AccessDenied", 403, why));
     if !names.iter().any(|name| name == "host") {
@@ -322,7 +325,7 @@ fn check_signed_headers(names: &[String], headers: &HeaderMap) -> Result<()> {
     if names.windows(2).any(|pair| pair[0] == pair[1]) {
         return denied("SignedHeaders lists a header twice.".to_owned());
     }
-    // What the protocol layer cannot read it leaves out; of these two it uses nothing.
+    // The protocol layer leaves out headers that it cannot read; these two it does not use.
     let is_used = |name: &HeaderName| *name != USER_AGENT && *name != REFERER;
     let is_text = |value: &HeaderValue| std::str::from_utf8(value.as_bytes()).is_ok();
     if let Some((name, _)) = headers.iter().find(|(name, value)| is_used(name) && !is_text(value)) {
@@ -335,7 +338,8 @@ fn check_signed_headers(names: &[String], headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// Header values with single spaces; several of one name are joined with commas.
+/// The signed headers as text, with single spaces in their values; several values of one name are joined with
+/// commas.
 fn canonical_headers(names: &[String], headers: &HeaderMap) -> String {
     let mut text = String::new();
     for name in names {
@@ -385,7 +389,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// 64 small hexadecimal digits.
+/// Reads 64 small hexadecimal digits.
 pub(super) fn unhex(text: &str) -> Option<[u8; 32]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

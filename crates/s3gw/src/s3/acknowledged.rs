@@ -10,7 +10,7 @@ use s3s::{S3Response, S3Result};
 
 static HEADER: HeaderName = HeaderName::from_static("x-flotilla-ack");
 
-/// The acknowledgement that a request asks for in this header.
+/// The acknowledgement that a request asks for in `x-flotilla-ack`.
 #[derive(Clone, Default)]
 pub(super) struct Acknowledged(Option<HeaderValue>);
 

@@ -92,7 +92,7 @@ impl Gateway {
     }
 }
 
-/// Everything belongs to the one key pair there is.
+/// The owner of everything: the one key pair there is.
 pub(super) fn owner() -> Owner {
     Owner { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
 }

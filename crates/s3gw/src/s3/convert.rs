@@ -1,4 +1,4 @@
-//! Between S3's words and the namespace's.
+//! Conversions between S3's words and the namespace's.
 
 use crate::checksum::{Algorithm, Kind};
 use crate::conditions::{Conditions, Match, precondition};
@@ -14,7 +14,7 @@ use time::format_description::well_known::Rfc2822;
 const USER_METADATA_BYTES_MAX: usize = 2048;
 
 pub(super) fn timestamp(ms: u64) -> Timestamp {
-    // Whole seconds: what HTTP dates can say, and so what clients compare with.
+    // The time is in whole seconds: HTTP dates can say no more, and clients compare with those.
     let seconds = i64::try_from(ms / 1000).unwrap_or(0);
     OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH).into()
 }
@@ -104,7 +104,8 @@ impl Described {
     }
 }
 
-/// `aws-chunked` is how the body travelled, not what the object is.
+/// An object's content encoding, without `aws-chunked`: that is how the body travelled, not what the object
+/// is.
 fn content_encoding(header: &str) -> String {
     let kept: Vec<&str> =
         header.split(',').map(str::trim).filter(|word| !word.eq_ignore_ascii_case("aws-chunked")).collect();
@@ -185,7 +186,7 @@ pub(super) fn checksum_algorithm(algorithm: Algorithm) -> ChecksumAlgorithm {
     ChecksumAlgorithm::from_static(algorithm.name())
 }
 
-/// Keys are bytes; S3's XML is text.
+/// A key, which is bytes, as text for S3's XML.
 pub(super) fn key_text(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
 }

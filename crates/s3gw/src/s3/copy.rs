@@ -10,11 +10,11 @@ use proto::om::{Key, Precondition};
 use s3s::dto::*;
 use std::ops::Range as ByteRange;
 
-/// A single copy moves at most this much, as in S3; more goes by parts.
+/// The most bytes that a single copy moves, as in S3; more goes by parts.
 const COPY_BYTES_MAX: u64 = 5 << 30;
 
 impl Gateway {
-    /// The bytes are read and written again: keys do not share blocks yet.
+    /// Copies an object. Its bytes are read and written again: keys do not share blocks yet.
     pub(super) async fn object_copy(
         &self,
         input: CopyObjectInput,

@@ -9,7 +9,7 @@ use s3s::dto::*;
 const KEYS_MAX: usize = 1000;
 
 impl Gateway {
-    /// Deleting what is not there succeeds, as everywhere in S3.
+    /// Deletes an object; that it is not there is success too, as everywhere in S3.
     pub(super) async fn object_delete(&self, input: DeleteObjectInput) -> Result<DeleteObjectOutput> {
         if input.version_id.as_deref().is_some_and(|version| version != "null") {
             return Err(GatewayError::NoSuchVersion);

@@ -7,7 +7,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 use super::convert::http_date;
 
-/// S3's code and status for each failure. What is our own trouble is logged here, where it leaves us.
+/// S3's code and status for each failure. Trouble of our own is logged here, where it leaves us.
 pub(super) fn to_s3(error: GatewayError) -> S3Error {
     let message = error.to_string();
     let (code, status) = match &error {
@@ -104,7 +104,7 @@ fn refused(failure: &Failure) -> S3Error {
         | Code::NotHere
         | Code::OutcomeUnknown
         | Code::Closed
-        // What a client sends again is written again.
+        // A request that the client sends again is written again.
         | Code::GivenUp
         | Code::WrongCluster => {
             tracing::warn!(code = ?failure.code, why = %failure, "request not served");
@@ -142,7 +142,8 @@ fn s3_error(code: &str, status: u16, message: String) -> S3Error {
     error
 }
 
-/// The protocol layer sends these headers in place of its own.
+/// Adds a header to an error's answer, and the content type: the protocol layer sends these in place of its
+/// own.
 fn set_header(error: &mut S3Error, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         let xml = HeaderValue::from_static("application/xml");

@@ -23,8 +23,8 @@ struct Selected {
     parts_count: Option<i32>,
 }
 
-/// The version of which a client has the other parts: an `If-Range` header, an ETag or the time of a change. Of any
-/// other version it is sent the whole.
+/// The version of which a client has the other parts: an `If-Range` header, an ETag or the time of a change.
+/// Of any other version it is sent the whole.
 pub(super) struct PartOf(HeaderValue);
 
 impl PartOf {
@@ -32,13 +32,15 @@ impl PartOf {
         headers.get(IF_RANGE).cloned().map(PartOf)
     }
 
-    /// Both are compared as they were sent out.
+    /// Whether the header names the key's version, by its ETag or its time. Both are compared as they were
+    /// sent out.
     fn names(&self, key: &Key) -> bool {
         self.0 == format!("\"{}\"", key.etag) || self.0 == http_date(key.modified_ms)
     }
 }
 
-/// Waits for the first bytes: what no replica gives is an error then, and no answer that breaks off.
+/// Waits for a body's first bytes: where no replica gives them, the answer is an error, and not one that
+/// breaks off.
 async fn begun(
     body: impl Stream<Item = std::result::Result<Bytes, ClientError>> + Send,
 ) -> std::result::Result<impl Stream<Item = std::result::Result<Bytes, ClientError>> + Send, ClientError> {
@@ -144,7 +146,7 @@ impl Gateway {
         })
     }
 
-    /// Without versioning there is one version, called `null`.
+    /// Looks up a key. Without versioning it has one version, called `null`.
     pub(super) async fn key(&self, bucket: &str, key: &str, version: Option<&str>) -> Result<Key> {
         if version.is_some_and(|version| version != "null") {
             return Err(GatewayError::NoSuchVersion);
@@ -170,12 +172,13 @@ fn select(key: &Key, wanted: &Conditions, range: Option<Range>, part: Option<i32
     Ok(selected)
 }
 
-/// The protocol layer finds the last bytes of an object that has none.
+/// The bytes that a range selects of an object of this size; none are an error. (The protocol layer finds the
+/// last bytes even of an empty object.)
 pub(super) fn ranged(range: &Range, size: u64) -> Result<ByteRange<u64>> {
     range.check(size).ok().filter(|bytes| !bytes.is_empty()).ok_or(GatewayError::InvalidRange { size })
 }
 
-/// An object that was sent at once has one part.
+/// The bytes of an object's part; an object that was sent at once has one.
 fn select_part(key: &Key, part: i32) -> Result<Selected> {
     let whole = [key.size];
     let sizes = if key.part_sizes.is_empty() { &whole[..] } else { &key.part_sizes };
@@ -195,7 +198,8 @@ fn content_range(bytes: &ByteRange<u64>, size: u64) -> String {
     format!("bytes {}-{}/{size}", bytes.start, bytes.end - 1)
 }
 
-/// A checksum of the whole says nothing about a part of it.
+/// The checksums to answer with: where the client asked for them, and for all of the object, since a checksum
+/// of the whole says nothing about a part of it.
 fn sums(attributes: &KeyAttributes, mode: Option<&ChecksumMode>, selected: &Selected) -> Sums {
     let asked =
         mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED) && selected.content_range.is_none();

@@ -10,7 +10,7 @@ use proto::om::ListKeysRequest;
 use proto::om::listed_key::Entry;
 use s3s::dto::*;
 
-/// One page, in S3's words.
+/// One page of a listing, in S3's words.
 struct Page {
     contents: Vec<Object>,
     common_prefixes: Vec<CommonPrefix>,
@@ -102,7 +102,7 @@ impl Gateway {
         })
     }
 
-    /// Each object has one version, `null`, which is the latest.
+    /// Lists versions: each object has one, `null`, which is the latest.
     pub(super) async fn versions_list(
         &self,
         input: ListObjectVersionsInput,

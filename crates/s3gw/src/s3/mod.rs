@@ -1,6 +1,6 @@
 //! The S3 protocol, by the `s3s` crate: requests and answers in XML and headers, of requests that `admission`
-//! let through. The only module that names it. Each operation is a function from its input to its output or a
-//! [`GatewayError`].
+//! let through. This is the only module that names `s3s`. Each operation is a function from its input to its
+//! output or a [`GatewayError`].
 
 mod acknowledged;
 mod buckets;
@@ -28,7 +28,7 @@ use acknowledged::Acknowledged;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::StatusCode;
-use axum::http::header::HOST;
+use axum::http::header::{CONTENT_RANGE, HOST};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use client::{Client, ClientError};
@@ -44,7 +44,7 @@ use time::OffsetDateTime;
 pub use trial::{Trial, Tried};
 use types::{Clock, SystemClock};
 
-/// Takes HTTP requests, answers HTTP responses.
+/// The way from an HTTP request to its HTTP response: admission, then the protocol layer.
 #[derive(Clone)]
 pub(crate) struct Protocol {
     admission: Arc<Admission>,
@@ -52,7 +52,8 @@ pub(crate) struct Protocol {
 }
 
 impl Protocol {
-    /// The protocol layer gets no keys: signatures are verified before it, and it never sees one.
+    /// Builds the way in. The protocol layer gets no keys: signatures are verified before it, and it never
+    /// sees one.
     pub(crate) fn new(client: Client, options: &GatewayOptions) -> Protocol {
         let admission = Admission::new(options, client.memory().clone());
         let gateway =
@@ -79,11 +80,17 @@ impl Protocol {
             AdmittedBody::Data(payload) => s3s::Body::http_body_unsync(payload),
         };
         match self.service.call(axum::http::Request::from_parts(admitted.parts, body)).await {
-            // What an object contains is sent as it is; all else that has a body is ours, and XML.
+            // An object's bytes are sent as they are; all else that has a body is ours, and XML.
             Ok(response) if admitted.operation == "GetObject" && response.status().is_success() => {
                 response.map(Body::new)
             }
-            Ok(response) => self.in_room(xml::mend(response)).await,
+            Ok(mut response) => {
+                // The protocol layer does not tell the head of a part from that of the whole.
+                if admitted.operation == "HeadObject" && response.headers().contains_key(CONTENT_RANGE) {
+                    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+                }
+                self.in_room(xml::mend(response)).await
+            }
             Err(error) => {
                 let why: Box<dyn std::error::Error + Send + Sync> = error.into();
                 tracing::warn!(error = %why, "request failed in the protocol layer");
@@ -126,7 +133,8 @@ fn answer<T>(result: Result<T, GatewayError>) -> S3Result<S3Response<T>> {
     result.map(S3Response::new).map_err(error::to_s3)
 }
 
-/// Operations that are not here are not in `admission`'s table either, and never come.
+/// The operations of the protocol layer. Those that are not here are not in `admission`'s table either, and
+/// never come.
 #[async_trait]
 impl S3 for Gateway {
     async fn list_buckets(
@@ -151,8 +159,7 @@ impl S3 for Gateway {
         &self,
         req: S3Request<DeleteBucketInput>,
     ) -> S3Result<S3Response<DeleteBucketOutput>> {
-        let deleted = answer(self.bucket_delete(req.input).await)?;
-        Ok(S3Response { status: Some(StatusCode::NO_CONTENT), ..deleted })
+        answer(self.bucket_delete(req.input).await)
     }
 
     async fn get_bucket_location(
@@ -174,17 +181,14 @@ impl S3 for Gateway {
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         let part_of = PartOf::asked(&req.headers);
-        let head = answer(self.object_head(req.input, part_of).await)?;
-        let status = head.output.content_range.as_ref().map(|_| StatusCode::PARTIAL_CONTENT);
-        Ok(S3Response { status, ..head })
+        answer(self.object_head(req.input, part_of).await)
     }
 
     async fn delete_object(
         &self,
         req: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        let deleted = answer(self.object_delete(req.input).await)?;
-        Ok(S3Response { status: Some(StatusCode::NO_CONTENT), ..deleted })
+        answer(self.object_delete(req.input).await)
     }
 
     async fn delete_objects(
@@ -246,8 +250,7 @@ impl S3 for Gateway {
         &self,
         req: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-        let aborted = answer(self.upload_abort(req.input).await)?;
-        Ok(S3Response { status: Some(StatusCode::NO_CONTENT), ..aborted })
+        answer(self.upload_abort(req.input).await)
     }
 
     async fn list_parts(&self, req: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {

@@ -47,7 +47,7 @@ impl Gateway {
         };
         let (algorithm, kind) = asked.unwrap_or((Algorithm::DEFAULT, Kind::FullObject));
         let mut attributes = described.attributes()?;
-        // Which checksum the object will have; its value is known at the end.
+        // The upload keeps which checksum the object will have; its value is known at the end.
         attributes.checksum = Some(checksum(algorithm, kind, String::new()));
         let request = om::CreateUploadRequest {
             volume: S3_VOLUME.to_owned(),
@@ -82,7 +82,7 @@ impl Gateway {
         };
         let md5 = input.content_md5.as_deref();
         let promise = asked.promise(input.content_length, md5, sums)?;
-        // Asked before the bytes travel; the commit decides.
+        // OM is asked before the bytes travel; the commit decides.
         self.parts_page(&input.bucket, &input.key, &input.upload_id, 0, 1).await?;
         let stored = store(&self.client, body(input.body), promise, |name| asked.trailer(name)).await?;
         let sums = Sums::of(Some(&stored.checksum));
@@ -227,8 +227,9 @@ impl Gateway {
         Ok(completed(host, input.bucket, input.key, &key))
     }
 
-    /// The object that the upload became already, of these parts: it is gone once it is completed, and a
-    /// client that did not hear so asks again. Anything else is the `error` that was found.
+    /// Returns the object that the upload has already become, of these parts: an upload is gone once it is
+    /// completed, and a client that did not hear so asks again. In any other case it returns `error`, with
+    /// which OM refused.
     async fn completed_before(
         &self,
         bucket: &str,
@@ -249,7 +250,7 @@ impl Gateway {
         }
     }
 
-    /// All parts of an upload, a page at a time.
+    /// Returns all parts of an upload, read a page at a time.
     async fn upload_parts(
         &self,
         bucket: &str,
@@ -308,7 +309,8 @@ impl Gateway {
         })?;
         let mut page =
             self.parts_page(&input.bucket, &input.key, &input.upload_id, after, max_parts.max(1)).await?;
-        // OM takes no page of nothing; a page of nothing is the last.
+        // A client may ask for a page of no parts, which OM does not take: one is asked for, and the answer
+        // is an empty, last page.
         if max_parts == 0 {
             page.parts.clear();
             page.truncated = false;
@@ -483,7 +485,7 @@ fn upload_checksum(attributes: Option<&KeyAttributes>) -> (Algorithm, Kind) {
     }
 }
 
-/// Checksums that the client names for parts must be those of what it sent.
+/// Refuses checksums that the client names for parts, where they are not those of what it sent.
 fn check_named(named: &[CompletedPart], uploaded: &BTreeMap<u32, om::Part>) -> Result<()> {
     for part in named {
         let sums = Sums {
@@ -534,7 +536,7 @@ fn whole_checksum(
     Ok(computed.map(|value| checksum(algorithm, kind, value)))
 }
 
-/// `x-amz-copy-source-range`: first and last byte, both there.
+/// Reads an `x-amz-copy-source-range`, which names a first and a last byte, both within the source.
 pub(super) fn copy_range(text: &str, size: u64) -> Result<std::ops::Range<u64>> {
     let bad = || {
         GatewayError::InvalidArgument(
@@ -602,7 +604,7 @@ mod tests {
             checksum: Some(checksum(Algorithm::Crc32c, Kind::Composite, String::new())),
             ..Default::default()
         };
-        // As minio-go 7.4.1 sends them: 5 and 2 MiB of `abcdefg`, again and again.
+        // Parts as minio-go 7.4.1 sends them: 5 and 2 MiB of `abcdefg`, again and again.
         let part = |number, mib: u64, sum: &str| om::Part {
             number,
             size: mib << 20,

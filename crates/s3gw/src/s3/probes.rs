@@ -10,7 +10,7 @@ use client::S3_VOLUME;
 use proto::om::Key;
 use s3s::dto::*;
 
-/// Parts of an object that one answer lists.
+/// The most parts of an object that one answer lists.
 const PARTS_MAX: i32 = 1000;
 
 /// A thing that an ordinary bucket does not have, and how S3 says so.
@@ -120,7 +120,7 @@ impl Gateway {
             parts.then(|| object_parts(&key, input.part_number_marker, input.max_parts)).transpose()?;
         Ok(GetObjectAttributesOutput {
             checksum,
-            // Without quotes, unlike everywhere else.
+            // The ETag is without quotes, unlike everywhere else.
             e_tag: has(ObjectAttributes::ETAG).then(|| etag(&key.etag)),
             last_modified: Some(timestamp(key.modified_ms)),
             object_parts,
@@ -132,7 +132,7 @@ impl Gateway {
     }
 }
 
-/// The owner may do everything, others nothing.
+/// The grants of every bucket and object: the owner may do everything, others nothing.
 fn grants() -> Grants {
     let owner = owner();
     let grantee = Grantee {

@@ -69,7 +69,8 @@ impl Asked {
     }
 }
 
-/// Access is not given to single objects or buckets; what says that only the owner has it is true.
+/// Refuses to give access to single objects or buckets; an ACL that says that only the owner has access is
+/// true.
 pub(super) fn check_acl(acl: Option<&str>) -> Result<()> {
     match acl {
         None | Some("private" | "bucket-owner-full-control") => Ok(()),
@@ -77,7 +78,7 @@ pub(super) fn check_acl(acl: Option<&str>) -> Result<()> {
     }
 }
 
-/// A missing body is an empty one.
+/// The body of an upload; a missing one is empty.
 pub(super) fn body(body: Option<StreamingBlob>) -> StreamingBlob {
     body.unwrap_or_else(|| {
         StreamingBlob::wrap::<_, std::io::Error>(futures::stream::empty::<
@@ -115,7 +116,7 @@ impl Gateway {
             metadata: input.metadata,
         };
         let mut attributes = described.attributes()?;
-        // Asked before the bytes travel; the commit decides.
+        // OM is asked before the bytes travel; the commit decides.
         if !self.seen_buckets.has(&input.bucket) {
             self.client.head_bucket(S3_VOLUME, &input.bucket).await?;
             self.seen_buckets.see(&input.bucket);
@@ -153,7 +154,7 @@ impl Gateway {
     }
 }
 
-/// There is one class: three copies.
+/// Refuses any other storage class than the one there is: three copies.
 pub(super) fn check_storage_class(class: Option<&StorageClass>) -> Result<()> {
     match class.map(StorageClass::as_str) {
         None | Some("STANDARD") => Ok(()),

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 /// The time for which a bucket counts as there after OM said so. Only what happens to an upload into a bucket
 /// that was just deleted depends on it: whether it is refused before its bytes travel, or at its commit.
 const SEEN_FOR: Duration = Duration::from_secs(5);
-/// Names of 63 bytes at most. Past it all are forgotten, which is cheap to mend.
+/// The most buckets that are remembered, by names of 63 bytes at most. Past it all are forgotten, which is
+/// cheap to mend.
 const SEEN_MAX: usize = 1024;
 
 /// Buckets that were there a moment ago, so that a stream of small uploads does not ask OM twice for each.

@@ -18,8 +18,7 @@ use std::ops::Range as ByteRange;
 use time::OffsetDateTime;
 
 /// The gateway's way in without a cluster behind it, for who looks for requests that do harm there
-/// (tests/fuzz). What it lets through is what the real one lets through: it is the same code up to the
-/// operation.
+/// (tests/fuzz). It lets through what the real one lets through: it is the same code up to the operation.
 pub struct Trial {
     admission: Admission,
     service: S3Service,
@@ -40,7 +39,7 @@ pub struct Tried {
 
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// Carries nothing out.
+/// An S3 that carries nothing out.
 struct Nobody;
 
 impl S3 for Nobody {}
@@ -53,7 +52,7 @@ impl Trial {
         }
     }
 
-    /// An error is the code that the client is told.
+    /// Lets a request in. An error is the code that the client is told.
     pub async fn request(&self, request: Request<Body>, now: OffsetDateTime) -> Result<Tried, String> {
         let (parts, body) = request.into_parts();
         let (body, progress) = RequestBody::new(body);

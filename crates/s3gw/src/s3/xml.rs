@@ -2,9 +2,9 @@ use axum::body::Bytes;
 use axum::http::header::CONTENT_LENGTH;
 use axum::response::Response;
 
-/// An answer of the protocol layer as clients can read it. It leaves out messages, without which clients know
-/// of no error but that it is "Unknown"; and it writes control characters as they are: a carriage return
-/// would be read as a line feed, and three keys as one.
+/// An answer of the protocol layer as clients can read it. That layer leaves out messages, without which
+/// clients know of no error but that it is "Unknown"; and it writes control characters as they are: a
+/// carriage return would be read as a line feed, and three keys as one.
 pub(super) fn mend(response: s3s::HttpResponse) -> Response<Bytes> {
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let Some(document) = response.body().bytes().filter(|document| !document.is_empty()) else {
@@ -44,12 +44,12 @@ fn message(code: &str) -> &'static str {
     }
 }
 
-/// Line feeds and tabs survive as they are.
+/// Whether a byte is a control character that does not survive as it is; line feeds and tabs do.
 fn is_control(byte: u8) -> bool {
     byte < 0x20 && byte != b'\n' && byte != b'\t'
 }
 
-/// Control characters stand in text only: no tag has one.
+/// The document with its control characters escaped. They stand in text only: no tag has one.
 fn escaped(document: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(document.len() + 64);
     for &byte in document {

@@ -1,6 +1,7 @@
 //! Blocks that nobody names any more, from when a group of names says so until they are gone from every
-//! replica: docs/space.md. All of it stands in the leader's memory, within limits, and none in SCM's log: a
-//! group asks again until it hears that they are gone, and so it does where another leader knows nothing.
+//! replica: docs/space.md. All that is known of them stands in the leader's memory, within limits, and
+//! nothing in SCM's log: a group asks again until it hears that they are gone, and so it does where another
+//! leader knows nothing.
 
 mod obstacle;
 mod standing;
@@ -30,41 +31,45 @@ use types::{BlockName, ContainerId, NodeId, PipelineId, Term};
 use waiting::Portion;
 pub(crate) use waiting::{Asked, Waiting};
 
-/// Blocks that are remembered at a time because they are to go, some fifty bytes each, as many again that are gone,
-/// and in portions that are told: 30 MB. More wait where they are filed.
+/// The most blocks that are remembered at a time because they are to go: with as many again that are gone,
+/// and those of portions that are told, some fifty bytes each, 30 MB. More wait where they are filed.
 const BLOCKS_MAX: usize = 200_000;
-/// Containers that are remembered at a time, some hundred bytes each beside their blocks.
+/// The most containers that are remembered at a time, some hundred bytes each beside their blocks.
 const CONTAINERS_MAX: usize = 20_000;
-/// Of containers that nobody is told of one in so many is looked at with each look, and of those that have
-/// not discarded the same so many: a look takes some microseconds for each, and holds up heartbeats.
+/// One in so many of the waiting containers that have no blocks remembered is looked at with each look: a look
+/// takes some microseconds for each, and holds up heartbeats.
 const LOOKS: u64 = 8;
+/// The most containers with unequal replicas that one look takes up, besides those that nodes were told of.
 const UNEQUAL_LOOKS: usize = 256;
-/// What a node is told of this with one heartbeat: 1.2 MB. It does as many of a kind at a time.
+/// The most orders to discard that a node is told with one heartbeat: 1.2 MB. It carries out as many of a
+/// kind at a time.
 const ORDERS_PER_NODE_MAX: usize = 8;
 /// A node that failed at a container is not told the same again for this long.
 const AVOID_FOR: Duration = Duration::from_secs(60);
-/// What no group has asked about for this long is forgotten.
+/// The time after which a container that no group has asked about is forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// A pipeline goes on to another container for the sake of dead blocks at most once in this time.
 const ROLL_INTERVAL: Duration = Duration::from_secs(60);
 /// An open container is not closed for the sake of fewer dead bytes, before they have waited for long.
 const ROLL_BYTES_MIN: u64 = 1 << 20;
-/// It is for the sake of so many blocks, whatever their share: a group asks for no more of one at a time.
+/// An open container is closed for the sake of so many dead blocks, whatever their share of it: a group asks
+/// for no more of one container at a time.
 const ROLL_BLOCKS: u64 = 8192;
 
 /// Blocks of one container that a group has filed as unused.
 pub(crate) struct Unused {
     pub(crate) container: ContainerId,
     pub(crate) blocks: Vec<BlockName>,
-    /// 0: not known.
+    /// The bytes of the blocks; 0: not known.
     pub(crate) bytes: u64,
 }
 
-/// What a group hears of what it asked for.
+/// The answer to a group about the blocks of one container that it asked to discard.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) standing: Standing,
-    /// Of each block, in the order of the request; empty: of none, or, where the standing says so, of all.
+    /// Whether each block is gone, in the order of the request; empty: none is, or, where the standing says
+    /// so, all are.
     gone: Vec<bool>,
 }
 
@@ -81,7 +86,7 @@ impl Answer {
     }
 }
 
-/// What a node is told.
+/// An order that a node is told until the next look.
 #[derive(Clone)]
 enum Told {
     Discard { container: ContainerId, number: u64, blocks: Arc<[BlockName]> },
@@ -95,21 +100,21 @@ struct Failed {
 }
 
 pub(crate) struct Discards {
-    /// Numbers of portions begin with it: those of another leader are other ones.
+    /// The term of this leader: numbers of portions begin with it, so those of another leader are other ones.
     term: Term,
     portions: u64,
     waiting: BTreeMap<ContainerId, Waiting>,
     /// Containers whose good replicas have not discarded the same.
     unequal: BTreeSet<ContainerId>,
-    /// Where the next look at them begins.
+    /// The container after which the next look at unequal ones begins.
     unequal_from: ContainerId,
     looks: u64,
-    /// Containers in which nothing is left, as all replicas say.
+    /// Containers in which nothing is left, as all good replicas say.
     emptied: BTreeSet<ContainerId>,
     told: BTreeMap<NodeId, Vec<Told>>,
     failed: BTreeMap<(ContainerId, NodeId), Failed>,
     rolled: BTreeMap<PipelineId, Instant>,
-    /// Since this leader began.
+    /// The number of blocks that are gone since this leader began.
     pub(crate) blocks_gone: u64,
 }
 
@@ -130,7 +135,8 @@ impl Discards {
         }
     }
 
-    /// A group says that nobody names these blocks any more, and hears how far they have come.
+    /// Takes in the word of a group that nobody names these blocks any more, and answers how far they have
+    /// come.
     pub(crate) fn ask(
         &mut self,
         group: u64,
@@ -188,7 +194,7 @@ impl Discards {
         }
         let rest = names.iter().zip(&gone).filter(|(_, is_gone)| !**is_gone).map(|(name, _)| name);
         let standing = match waiting.remember(rest, room) {
-            // What was in the way is told until the next look.
+            // A trouble that was in the way is told until the next look.
             true if waiting.standing.state == DiscardState::DiscardTroubled => waiting.standing.clone(),
             true => Standing::of(DiscardState::DiscardUnderWay),
             false => busy(format!("{BLOCKS_MAX} blocks wait at SCM already")),
@@ -196,7 +202,8 @@ impl Discards {
         Answer { standing, gone }
     }
 
-    /// Has only so many stand for that groups have not heard of: a group that asks again is heard again.
+    /// Keeps at most [`BLOCKS_MAX`] blocks as gone that no group has heard of: a group that asks for
+    /// forgotten ones again has them discarded again.
     fn forget_unheard(&mut self) {
         let mut unheard: usize = self.waiting.values().map(Waiting::unheard).sum();
         for waiting in self.waiting.values_mut() {
@@ -294,8 +301,8 @@ impl Discards {
         rolls
     }
 
-    /// Containers whose replicas have not discarded the same: those of which nodes were told before, so that
-    /// they go on with it, and the next ones.
+    /// Returns containers whose replicas have not discarded the same: those that nodes were told of before,
+    /// so that they go on with it, and the next ones.
     fn unequal_now(&mut self, told: &BTreeMap<NodeId, Vec<Told>>) -> BTreeSet<ContainerId> {
         let above = (Bound::Excluded(self.unequal_from), Bound::Unbounded);
         let next: Vec<ContainerId> = self.unequal.range(above).take(UNEQUAL_LOOKS).copied().collect();
@@ -346,8 +353,8 @@ impl Discards {
         }
     }
 
-    /// Tells those that lack discards of the one that has most to take them from it. Where that one lacks some,
-    /// another has more afterwards: they come to the union of all.
+    /// Tells those that lack discards of the one that has most to take them from it. Where the one with most
+    /// lacks some, another has more afterwards: they come to the union of all.
     fn even_out(&mut self, container: ContainerId, clear: &Clear<'_>) {
         if planted::has(Bug::DiscardsNotTaken) {
             return;
@@ -373,8 +380,8 @@ impl Discards {
         clear.replicas.iter().all(|(node, _)| told(node) < ORDERS_PER_NODE_MAX)
     }
 
-    /// Whether an open container is to be closed for the sake of what is dead in it: that is much of it, or
-    /// has waited for long.
+    /// Whether an open container is to be closed for the sake of the blocks that are dead in it: they are
+    /// much of it, or many, or have waited for long.
     fn is_roll_due(&mut self, waiting: &Waiting, world: &World<'_>, options: &ScmOptions) -> bool {
         let Some(record) = world.tables.container(waiting.container) else { return false };
         let pipeline = PipelineId(record.pipeline);
@@ -409,7 +416,7 @@ impl Discards {
         self.emptied.iter().filter_map(emptied).take(count_max).collect()
     }
 
-    /// What a node is told.
+    /// The tasks of a node: its orders as they go into the answer to its heartbeat.
     pub(crate) fn of<'a>(&'a self, node: NodeId, world: &'a World<'_>) -> impl Iterator<Item = Task> + 'a {
         let told = self.told.get(&node).into_iter().flatten().filter(|_| world.may_reclaim());
         told.map(|told| {
@@ -432,7 +439,7 @@ impl Discards {
         self.waiting.values()
     }
 
-    /// What is in the way of a container now, or how far it has come.
+    /// The standing of a container: what is in its way now, or how far it has come.
     pub(crate) fn standing(&self, container: ContainerId, world: &World<'_>, tasks: &Tasks) -> Standing {
         let known = || self.waiting.get(&container).map(|waiting| waiting.standing.clone());
         let clear = clear(container, world, tasks).map(drop);

@@ -1,5 +1,5 @@
-//! What is in the way of discarding blocks of a container: a function of what is known of it. In doubt
-//! nothing is discarded.
+//! The obstacles to discarding blocks of a container: a function of what is known of it. In doubt nothing is
+//! discarded.
 
 use super::standing::Standing;
 use crate::quality::{Discarded, Quality};
@@ -32,7 +32,8 @@ impl Clear<'_> {
         (*first, others.map(|(node, _)| *node).collect())
     }
 
-    /// What is noted of the container if nothing is left in it, once one of its replicas has been read since.
+    /// The note for SCM's log that nothing is left in the container, once one of its replicas has been read
+    /// since.
     pub(super) fn emptied(&self) -> Option<EmptiedContainer> {
         let is_empty = |(_, replica): &(NodeId, &ContainerReplica)| {
             replica.blocks == 0 && replica.payload_bytes == 0 && replica.discarded_blocks > 0
@@ -47,7 +48,7 @@ impl Clear<'_> {
     }
 }
 
-/// Of a container that SCM has as deleted: whether a replica is left.
+/// The standing of a container that SCM has as deleted: whether a replica is left.
 pub(super) fn deleted(container: ContainerId, world: &World<'_>) -> Standing {
     let left = world.nodes.replicas().of(container).map(|(node, _)| node).find(|node| !is_dead(*node, world));
     match (left, silent(world)) {
@@ -99,7 +100,7 @@ pub(super) fn clear<'a>(
     Ok(Clear { replicas })
 }
 
-/// Why nothing is discarded at all.
+/// The reason why nothing is discarded at all, if there is one.
 fn paused(world: &World<'_>) -> Option<Standing> {
     let why = match (world.in_safe_mode, world.tables.switches().reclaim_stopped) {
         (true, _) => "SCM is in safe mode",
@@ -109,7 +110,7 @@ fn paused(world: &World<'_>) -> Option<Standing> {
     Some(Standing::because(DiscardState::DiscardPaused, why))
 }
 
-/// A node that may have replicas that this leader has not heard of.
+/// The standing that names a node which may have replicas that this leader has not heard of.
 fn silent(world: &World<'_>) -> Option<Standing> {
     if planted::has(Bug::GoneEarly) {
         return None;
@@ -120,7 +121,7 @@ fn silent(world: &World<'_>) -> Option<Standing> {
     Some(Standing::because(DiscardState::DiscardAway, why).at(*node))
 }
 
-/// Replicas that come, or go.
+/// The standing of a container whose replicas come or go.
 fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<Standing> {
     let container = ContainerId(known.record.container);
     if let Some(node) = known.behind.first() {
@@ -135,7 +136,7 @@ fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<Standing> {
     copied.or_else(deleted)
 }
 
-/// What is in the way on one node.
+/// The obstacle on one node, if there is one.
 fn of_replica(
     node: NodeId,
     replica: &ContainerReplica,

@@ -1,9 +1,9 @@
-//! What a group of names hears of a container.
+//! The standing of a container: what a group of names hears of it.
 
 use proto::scm::{DiscardProgress, DiscardState};
 use types::{ContainerId, NodeId};
 
-/// How far a container has come, and what it waits for.
+/// The progress of a container's discards, and what it waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Standing {
     pub(crate) state: DiscardState,

@@ -23,7 +23,7 @@ struct Played {
     now: Instant,
 }
 
-/// What a node was told of the container.
+/// An order that a node was told of the container.
 #[derive(Debug, PartialEq)]
 enum Heard {
     Discard(u64, usize),
@@ -101,14 +101,14 @@ impl Played {
         self.ask(blocks).standing.state
     }
 
-    /// A look, and the containers that are to be closed by it.
+    /// Looks at everything, and returns the containers that are to be closed.
     fn look(&mut self) -> Vec<ContainerId> {
         let Played { tables, nodes, tasks, discards, now } = self;
         let world = World::at(tables, nodes, *now);
         if let Some(known) = known(CONTAINER, &world) {
             discards.look(&known, &world);
         }
-        // One of them looks at it.
+        // One of so many looks gets to the container.
         (0..LOOKS).flat_map(|_| discards.plan(&world, tasks, &ScmOptions::default())).collect()
     }
 
@@ -153,14 +153,14 @@ fn blocks_are_gone_once_each_replica_has_said_so_and_all_have_discarded_the_same
     played.look();
     assert_eq!((played.heard(1), played.heard(3)), (vec![], vec![Heard::Discard(portion, 3)]));
     assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay, "one has yet to do it");
-    // It says that it has done it, and not that it has the same.
+    // Node 3 says that it has done the portion, and not that it has discarded the same.
     played.done(3, portion);
     played.look();
     assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
     played.hear(3, Some(discarded(3, 5)));
     played.look();
     assert_eq!(played.state(&blocks), DiscardState::DiscardGone);
-    // Heard, and forgotten: who asks again is heard again.
+    // The answer was heard, and is forgotten: a group that asks again is heard again.
     assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
 }
 

@@ -1,4 +1,4 @@
-//! What waits to be discarded in one container.
+//! The blocks of one container that wait to be discarded.
 
 use super::standing::Standing;
 use proto::scm::DiscardState;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use types::{BlockName, ContainerId, NodeId, Nonce};
 
-/// Blocks that a node is told at once: 150 KB, and one flush of its index.
+/// The most blocks that a node is told at once: 150 KB, and one flush of its index.
 pub(super) const PORTION_BLOCKS_MAX: usize = 4096;
 
-/// What a group of names asked for last.
+/// The last request of a group of names for a container: how many blocks are to go, and since when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) blocks: u64,
@@ -31,7 +31,7 @@ pub(super) struct Portion {
 pub(crate) struct Waiting {
     pub(crate) container: ContainerId,
     pub(crate) standing: Standing,
-    /// By group.
+    /// The last request of each group.
     pub(crate) asked: BTreeMap<u64, Asked>,
     /// Blocks that are to go.
     blocks: BTreeSet<Key>,
@@ -64,8 +64,8 @@ impl Waiting {
         self.asked.insert(group, Asked { blocks, bytes, since, at: now });
     }
 
-    /// Which of these are gone. A group hears it and they are forgotten: whose answer is lost asks again, which costs
-    /// nodes a look-up for each.
+    /// Says which of these blocks are gone, and forgets them: the group hears it now. A group whose answer is
+    /// lost asks again, which costs nodes a look-up for each.
     pub(super) fn take_gone(&mut self, names: &[BlockName]) -> Vec<bool> {
         names.iter().map(|name| self.gone.remove(&key(name))).collect()
     }
@@ -75,12 +75,13 @@ impl Waiting {
         self.gone.clear();
     }
 
-    /// A group has nothing more that is to go.
+    /// Forgets a group that has nothing more that is to go.
     pub(super) fn forget(&mut self, group: u64) {
         self.asked.remove(&group);
     }
 
-    /// Remembers as many of these as there is room for, which it takes; whether any of them is remembered now.
+    /// Remembers as many of these blocks as there is room for, and takes that room. True if any of them is
+    /// remembered now.
     pub(super) fn remember<'a>(
         &mut self,
         names: impl Iterator<Item = &'a BlockName>,
@@ -98,14 +99,14 @@ impl Waiting {
         is_any
     }
 
-    /// The next blocks that nodes are to be told; none where all are gone.
+    /// The next blocks that nodes are to be told to discard; none where all are gone.
     pub(super) fn next(&self) -> Arc<[BlockName]> {
         let container = self.container;
         let names = self.blocks.iter().map(|&(local, nonce)| BlockName { container, local, nonce });
         names.take(PORTION_BLOCKS_MAX).collect()
     }
 
-    /// The portion is gone from every replica; how many blocks it had.
+    /// Takes note that the portion is gone from every replica, and returns how many blocks it had.
     pub(super) fn finish_portion(&mut self) -> u64 {
         let Some(portion) = self.portion.take() else { return 0 };
         for key in portion.blocks.iter().map(key) {
@@ -115,7 +116,7 @@ impl Waiting {
         portion.blocks.len() as u64
     }
 
-    /// Forgets groups that have not asked since; whether any is left.
+    /// Forgets groups that have not asked since. True if any is left.
     pub(super) fn expire(&mut self, since: Instant) -> bool {
         self.asked.retain(|_, asked| asked.at >= since);
         !self.asked.is_empty()

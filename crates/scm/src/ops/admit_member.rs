@@ -1,10 +1,10 @@
-//! A replica id of SCM's own group for a process that is to be a member and has none. Never the same one
-//! twice: who asks again may have lost what the first one promised.
+//! A process that is to be a member of SCM's own group, and has no replica, gets an id for one. No id is
+//! given twice: who asks again may have lost what the first replica promised.
 
 use crate::tables::TablesMut;
 use proto::scm::{AdmitMemberCommand, ScmReply};
 
-/// The address is in the log for people who read it.
+/// Draws the id. The address of the command is in the log for people who read it.
 pub(super) fn apply(tables: &mut TablesMut<'_>, _command: AdmitMemberCommand) -> ScmReply {
     ScmReply { replica: tables.draw_member().0, ..ScmReply::default() }
 }

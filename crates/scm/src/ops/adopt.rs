@@ -1,7 +1,7 @@
 //! Pipelines and containers that a forced reset has lost, and that datanodes have, are SCM's again. A
 //! pipeline comes back as one that closes: its members end it as any other, which shows what its containers
-//! are. One that no node has any more, but for containers of it, is over; a member that comes later brings it
-//! back.
+//! are. A pipeline that no node has any more, but for containers of it, is over; a member that comes later
+//! brings it back.
 
 use super::close_containers::CLOSE_CONTAINERS_MAX;
 use crate::member_view::MEMBERS;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use types::{ContainerId, PipelineId, ReplicaId};
 
 const DISK_ID_BYTES: usize = 16;
-/// Bounds one log entry, of both kinds together: a hundred kilobytes.
+/// The most pipelines and containers, taken together, of one command: a hundred kilobytes of log.
 pub(crate) const ADOPTED_MAX: usize = CLOSE_CONTAINERS_MAX;
 const REASON: &str = "a forced reset of SCM had lost it";
 
@@ -54,7 +54,7 @@ pub(crate) fn check_pipeline(tables: &Tables, described: &PipelineDescription) -
     let id = PipelineId(described.pipeline);
     let is_to_come = match tables.pipeline(id) {
         None => tables.is_lost_pipeline(id),
-        // Members make one of it that was known by its containers alone.
+        // Its members make a whole pipeline of one that was known by its containers alone.
         Some(record) => record.members.is_empty() && !described.members.is_empty(),
     };
     if !is_to_come {
@@ -132,7 +132,7 @@ mod tests {
         run(tables, Command::Adopt(AdoptCommand { pipelines, containers, at_ms: 7 }))
     }
 
-    /// Pipeline 1 with its container is all that the one that is left has heard of.
+    /// Pipeline 1 with its container is all that the member of SCM that is left has heard of.
     fn reset() -> Tables {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));

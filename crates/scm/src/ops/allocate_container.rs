@@ -1,5 +1,6 @@
-//! The container that follows a nearly full one. Who asks again (another leader of the pipeline, or the same
-//! one after a broken connection) gets the same answer, so a pipeline's containers form one chain.
+//! A pipeline gets the container that follows a nearly full one. Who asks again (another leader of the
+//! pipeline, or the same one after a broken connection) gets the same answer, so a pipeline's containers form
+//! one chain.
 
 use crate::tables::{TablesMut, is_live};
 use proto::scm::{AllocateContainerCommand, ContainerRecord, ScmReply};

@@ -1,5 +1,6 @@
-//! All names are lost, as a person says, and come back from a backup: all groups are begun anew, and none of them is founded
-//! before all have their rows. A group that was made since the backup begins empty, with the others.
+//! All names are lost, as a person says, and come back from a backup: all groups are begun anew, and none of
+//! them is founded before all have their rows. A group that was made since the backup begins empty, with the
+//! others.
 
 use crate::tables::{OmReplica, ROOT_OF_NAMES, Tables, TablesMut};
 use proto::scm::{BeginOmRestoreCommand, OmGroupRecord, OmRestore, ScmReply};
@@ -12,7 +13,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: BeginOmRestoreCommand) 
     let groups: BTreeSet<u64> = known.chain(command.groups).chain([ROOT_OF_NAMES]).collect();
     for group in groups {
         let before = tables.om_group(group).cloned().unwrap_or_default();
-        // What has come of this backup is here already.
+        // The group is restored from this backup already: what has come of that stays.
         if before.restore.as_ref().is_some_and(|known| known.backup == restore.backup) {
             continue;
         }

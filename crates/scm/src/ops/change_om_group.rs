@@ -1,4 +1,4 @@
-//! Other members of a group of names from here on: more, or one in place of another.
+//! A group of names is to have other members from here on: more, or one in place of another.
 
 use crate::tables::{OM_MEMBERS, OmReplica, TablesMut, om_duty};
 use proto::scm::{ChangeOmGroupCommand, NodeDuty, OmGroupRecord, OmMemberRecord, ScmReply};

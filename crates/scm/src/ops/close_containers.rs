@@ -5,7 +5,7 @@ use crate::tables::TablesMut;
 use proto::scm::{CloseContainersCommand, ClosedContainer, ContainerRecord, ContainerState, ScmReply};
 use types::ContainerId;
 
-/// Bounds one log entry: a hundred kilobytes.
+/// The most containers of one command: a hundred kilobytes of log.
 pub(crate) const CLOSE_CONTAINERS_MAX: usize = 1000;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: CloseContainersCommand) -> Result<ScmReply, String> {

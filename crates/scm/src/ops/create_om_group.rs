@@ -1,4 +1,4 @@
-//! One more group of names: it is to be founded.
+//! One more group of names is made: it is to be founded.
 
 use crate::tables::{OM_GROUPS_MAX, TablesMut};
 use proto::scm::{CreateOmGroupCommand, OmGroupRecord, ScmReply};

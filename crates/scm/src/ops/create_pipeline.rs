@@ -16,7 +16,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: CreatePipelineCommand) 
     let mut members = Vec::with_capacity(MEMBERS);
     for place in command.places {
         let replica = tables.draw_replica();
-        // The address is looked up when it is told: nodes move.
+        // A member's address is looked up when it is told: nodes move.
         members.push(PipelineMember {
             node: place.node,
             replica: replica.0,

@@ -1,12 +1,12 @@
 //! `DeleteContainers` writes down that nothing is left in closed containers: all their blocks were discarded,
-//! in all their replicas. From here on the replicas go, also one that comes late. One that is not closed, or
-//! is deleted already, stays what it is.
+//! in all their replicas. From here on the replicas go, also one that comes late. A container that is not
+//! closed, or is deleted already, stays what it is.
 
 use crate::tables::{TablesMut, container_state};
 use proto::scm::{ContainerRecord, ContainerState, DeleteContainersCommand, EmptiedContainer, ScmReply};
 use types::ContainerId;
 
-/// Bounds one log entry: some kilobytes.
+/// The most containers of one command: some kilobytes of log.
 pub(crate) const DELETE_CONTAINERS_MAX: usize = 1000;
 
 pub(super) fn apply(

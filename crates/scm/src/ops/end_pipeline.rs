@@ -1,5 +1,5 @@
-//! All members of a closing pipeline that can end it have: it is over. Who comes later ends it too, which is
-//! noted, and then lets go of it.
+//! A closing pipeline is over: all members that can end it have. A member that comes later ends it too, which
+//! is noted, and then lets go of it.
 
 use crate::tables::TablesMut;
 use proto::scm::{EndPipelineCommand, MemberEnd, PipelineRecord, PipelineState, ScmReply};
@@ -15,7 +15,8 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> 
             tables.put_pipeline(record);
         }
         PipelineState::PipelineClosed => {
-            // Said again, perhaps by an older report: what was shown once stays required.
+            // The end of a member is said again, perhaps by an older report: the end that was shown once
+            // stays required.
             let mut noted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
             for end in record.ended.iter().chain(&ended) {
                 let last = noted.entry(end.replica).or_default();

@@ -1,5 +1,5 @@
-//! The names of a group are lost, as a person says: it is to be founded anew. Who comes back with the old
-//! ones keeps them.
+//! The names of a group are lost, as a person says: it is to be founded anew. An OM that comes back with the
+//! old names keeps them.
 
 use crate::tables::{OmReplica, TablesMut};
 use proto::scm::{GiveUpOmGroupCommand, OmGroupRecord, ScmReply};
@@ -8,7 +8,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: GiveUpOmGroupCommand) -
     let GiveUpOmGroupCommand { group } = command;
     let before = match tables.om_group(group) {
         Some(record) => record.clone(),
-        // What may be elsewhere is waited for until this is said.
+        // Names that may be elsewhere are waited for until this is said.
         None if tables.names_may_be_elsewhere(group).is_some() => OmGroupRecord::default(),
         None => return Err(format!("no group {group}")),
     };

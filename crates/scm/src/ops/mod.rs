@@ -35,7 +35,7 @@ use crate::tables::TablesMut;
 use proto::scm::{ScmReply, scm_command::Command};
 use types::Term;
 
-/// `term`: of the leader that has put it into the log.
+/// Applies a command, which the leader of `term` has put into the log.
 pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) -> ScmReply {
     let result = match command {
         Command::Bootstrap(command) => Ok(bootstrap::apply(tables, command)),
@@ -140,7 +140,7 @@ pub(crate) mod testing {
         Command::FoundOmGroup(FoundOmGroupCommand { group, om })
     }
 
-    /// Of replicas and their OMs.
+    /// Notes that a group has these members: replicas and their OMs.
     pub(crate) fn note(group: u64, members: &[(u64, u64)]) -> Command {
         let member = |&(replica, om): &(u64, u64)| OmMemberRecord { replica, om, has_voted: false };
         Command::NoteOmGroup(NoteOmGroupCommand {

@@ -3,7 +3,8 @@
 use crate::tables::TablesMut;
 use proto::scm::{NoteFencesCommand, ScmReply};
 
-/// A root that is behind was put back. Its number is not taken: the right one may come back.
+/// Takes the number, unless the root is behind what was noted: such a root was put back, and the right one
+/// may come back.
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: NoteFencesCommand) -> ScmReply {
     let NoteFencesCommand { number, before } = command;
     let fences = tables.fences();

@@ -1,6 +1,6 @@
 //! A member has lost its log, or cannot read it: from here on nothing that it says, or leaves unsaid, proves
-//! what it ever had. Not taken back, and kept with the pipeline: its replicas may be deleted, and copied from
-//! others, and it would speak as if it had never had more.
+//! what it ever had. The note is not taken back, and is kept with the pipeline: the member's replicas may be
+//! deleted, and copied from others, and it would speak as if it had never had more.
 
 use crate::tables::TablesMut;
 use proto::scm::{NoteLostLogCommand, PipelineRecord, ScmReply};

@@ -17,7 +17,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: NoteOmGroupCommand) -> 
     given_up.extend(more_given_up);
     given_up.sort_unstable();
     given_up.dedup();
-    // Names that came in place of others: who has those keeps them.
+    // These names came in place of others: OMs that have the others keep them.
     let is_another = before.is_founded && !before.members.iter().chain(&removed).any(is_member);
     if is_another {
         removed.clear();

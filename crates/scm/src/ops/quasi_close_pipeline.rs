@@ -1,5 +1,5 @@
-//! Nobody can lead a closing pipeline: its members end by themselves. Not taken back, even when a leader
-//! appears after all: members may have stopped for good.
+//! Nobody can lead a closing pipeline: its members end by themselves. That is not taken back, even when a
+//! leader appears after all: members may have stopped for good.
 
 use crate::tables::TablesMut;
 use proto::scm::{PipelineRecord, PipelineState, QuasiClosePipelineCommand, ScmReply};

@@ -1,6 +1,6 @@
 //! A datanode makes itself known: it gets a number for its uuid, the same one each time, and its address and
-//! disks are remembered as they are now. One that a forced reset has lost keeps the number it has: it stands
-//! on its disks, and in its pipelines.
+//! disks are remembered as they are now. A datanode that a forced reset has lost keeps its number, which
+//! stands on its disks, and in its pipelines.
 
 use crate::tables::TablesMut;
 use proto::scm::{NodeRecord, RegisterNodeCommand, ScmReply};

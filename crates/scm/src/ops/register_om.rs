@@ -1,6 +1,6 @@
 //! An OM makes itself known: it gets a number for its uuid, the same one each time, and its address is
-//! remembered as it is now. Whoever had that address before is gone with its directory. One that a forced
-//! reset has lost keeps the number it has: it stands in the memberships of its replicas.
+//! remembered as it is now. Whoever had that address before is gone with its directory. An OM that a forced
+//! reset has lost keeps its number, which stands in the memberships of its replicas.
 
 use crate::tables::TablesMut;
 use proto::scm::{OmRecord, RegisterOmCommand, ScmReply};

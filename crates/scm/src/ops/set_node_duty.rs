@@ -12,7 +12,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: SetNodeDutyCommand) -> 
     let possible = match wanted {
         NodeDuty::Unspecified => false,
         NodeDuty::NodeInService => true,
-        // What is done is not begun again.
+        // An emptying that is done is not begun again.
         NodeDuty::NodeDecommissioning => before != NodeDuty::NodeDecommissioned,
         NodeDuty::NodeDecommissioned => {
             matches!(before, NodeDuty::NodeDecommissioning | NodeDuty::NodeDecommissioned)

@@ -9,7 +9,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: SetOmDutyCommand) -> Re
     let before = om_duty(&record);
     let possible = match wanted {
         NodeDuty::NodeInService => true,
-        // What is done is not begun again.
+        // An emptying that is done is not begun again.
         NodeDuty::NodeDecommissioning => before != NodeDuty::NodeDecommissioned,
         NodeDuty::NodeDecommissioned => {
             let is_member = |member: &proto::scm::OmMemberRecord| member.om == om;

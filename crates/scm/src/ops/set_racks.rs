@@ -6,7 +6,7 @@ use proto::scm::{RackOfHost, ScmReply, SetRacksCommand};
 
 /// The longest name of a host and of a rack: longer than DNS allows.
 const NAME_BYTES_MAX: usize = 255;
-/// Ten times the nodes that SCM is made for; two megabytes of names at most.
+/// The most hosts that have racks: ten times the nodes that SCM is made for; five megabytes of names at most.
 const HOSTS_MAX: usize = 10_000;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: SetRacksCommand) -> Result<ScmReply, String> {

@@ -1,4 +1,5 @@
-//! Switches of what SCM does on its own; kept, so that a new leader goes on the same way.
+//! The switches of what SCM does on its own are set; they are kept, so that a new leader goes on the same
+//! way.
 
 use crate::tables::TablesMut;
 use proto::scm::{ScmReply, SetSwitchesCommand};

@@ -4,12 +4,13 @@ use raft::{ReadPolicy, Role};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// Renewals that wait at a time, some hundred bytes each: every instance and a key of each, all at once.
+/// The most renewals that wait at a time, some hundred bytes each: those of every instance and a key of each,
+/// all at once.
 const WAITS_MAX: usize = 20_000;
 
-/// Whether this process leads still. Others may have elected another leader without its knowledge; what it
-/// says from its memory alone is worth something only if a majority has followed it since. Asking one costs a
-/// round of messages, however many wait for its outcome:
+/// Confirmations that this process still leads. Others may have elected another leader without its knowledge;
+/// what it says from its memory alone is worth something only if a majority has followed it since. Asking a
+/// majority costs a round of messages, however many wait for its outcome:
 ///
 /// ```text
 /// asks        a         b c d           e
@@ -38,18 +39,18 @@ impl Leader {
     /// On return, this process led at some moment after the call, and everything that was acknowledged before
     /// that moment is in its tables.
     pub(super) async fn confirm(&self) -> Result<(), Failure> {
-        // The sender is this leader's, which its tasks may outlive: then the token says so.
+        // The sender of rounds is this leader's, which its tasks may outlive: then the token says so.
         let confirmed = self.stop.run_until_cancelled(self.confirmations.next_round()).await;
         confirmed.unwrap_or_else(|| Err(leads_no_more()))?;
-        // What was confirmed is the replica. This leader of it, whose memory was asked, has no successor here
-        // as long as it is not stopped.
+        // The round has confirmed the replica as the leader. This `Leader`, whose memory was asked, has no
+        // successor in the process as long as it is not stopped.
         match self.stop.is_cancelled() || !self.leads() {
             true => Err(leads_no_more()),
             false => Ok(()),
         }
     }
 
-    /// True while this process leads, as far as it knows.
+    /// Whether this process leads in this leader's term, as far as it knows.
     fn leads(&self) -> bool {
         let status = self.group.status();
         status.role == Role::Leader && status.term == self.term
@@ -80,7 +81,7 @@ impl Confirmations {
         self.rounds.borrow().ended
     }
 
-    /// Resolves when somebody asks.
+    /// Waits until somebody asks, and counts the round as begun.
     async fn begin_round(&self) {
         self.asked.notified().await;
         // Nobody waits for a beginning.
@@ -98,11 +99,12 @@ impl Confirmations {
     }
 }
 
-/// One round after the other, as long as somebody asks, until the leadership ends.
+/// Runs one round after the other, as long as somebody asks, until the leadership ends.
 pub(crate) async fn confirm_leadership(leader: &Leader) {
     loop {
         leader.confirmations.begin_round().await;
-        // Others may have a leader of their own after that time: who renews is better off with that one.
+        // Others may have a leader of their own after that time: whoever renews a lease is better off with
+        // that one.
         let deadline = Instant::now() + leader.options.timing.election_max;
         let read = leader.group.read(ReadPolicy::Index, deadline).await;
         let outcome = read.map(|_| ()).map_err(|error| {

@@ -15,17 +15,18 @@ use tokio::time::Instant;
 use tracing::debug;
 use types::NodeId;
 
-/// The service's name.
+/// The name of the service that datanodes are instances of.
 pub(super) const DATANODE: &str = "datanode";
 
-/// Under this name all instances say which software they run.
+/// The name, in their metadata, under which all instances say which version they run.
 const VERSION: &str = "version";
 
 /// The interval at which the registry is compared with what is known of the nodes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Changes of one look, one after the other; the rest is for the next.
+/// The most changes of one look, one after the other; the rest is for the next look.
 const CHANGES_MAX: usize = 100;
-/// A replica that has not applied so many entries of its own log is behind: seconds of writing.
+/// The number of entries of its own log by which a replica is behind, if it has not applied them: seconds of
+/// writing.
 const LAG_ENTRIES_MAX: u64 = 10_000;
 
 /// Keeps the instances of the service `datanode` at what heartbeats say, until the leadership ends.
@@ -47,7 +48,7 @@ pub(crate) async fn follow_datanodes(leader: &Leader) {
     }
 }
 
-/// The change that must be told of a node, if any.
+/// The change that brings a node's instance to what is known of the node, if any is due.
 fn change(record: &NodeRecord, world: &World<'_>, keep_free_percent: u64) -> Option<Command> {
     let World { tables, nodes, now, .. } = *world;
     let node = NodeId(record.node);
@@ -59,7 +60,7 @@ fn change(record: &NodeRecord, world: &World<'_>, keep_free_percent: u64) -> Opt
         let lease = known?.lease;
         return Some(Command::RemoveInstance(RemoveInstanceCommand { name, lease, expired: true }));
     }
-    // A new leader has not heard of it yet, and knows nothing against it.
+    // A new leader has not heard of the node yet, and knows nothing against it.
     if nodes.seen(node).is_none() && nodes.is_young(now) {
         return None;
     }
@@ -67,7 +68,7 @@ fn change(record: &NodeRecord, world: &World<'_>, keep_free_percent: u64) -> Opt
     let disks = disk_check(nodes.disks(node), keep_free_percent);
     let wanted = instance(record, id, version_known, nodes, now, disks);
     match known {
-        // One that has never spoken to this leader is news only once it does.
+        // A node that has never spoken to this leader is news only once it does.
         None if nodes.seen(node).is_none() => None,
         Some(known) if known.addresses == wanted.addresses && known.metadata == wanted.metadata => {
             let lease = known.lease;
@@ -81,7 +82,8 @@ fn change(record: &NodeRecord, world: &World<'_>, keep_free_percent: u64) -> Opt
     }
 }
 
-/// `version_known`: what it was, for a leader that has not heard the node yet.
+/// The instance of a node; `version_known` is the version it had before, for a leader that has not heard the
+/// node yet.
 fn instance(
     record: &NodeRecord,
     id: String,
@@ -118,7 +120,8 @@ fn check(name: &str, health: Health, output: String) -> Check {
     Check { name: name.to_owned(), health: health as i32, output }
 }
 
-/// A disk that takes no new data, or has less than `keep_free_percent` of its space free, is nearly full.
+/// The check of a node's disks. A disk that takes no new data, or has less than `keep_free_percent` of its
+/// space free, is nearly full.
 fn disk_check(disks: &[DiskReport], keep_free_percent: u64) -> Check {
     let failed = disks.iter().filter(|disk| disk.state() == DiskState::Failed).count();
     let is_full = |disk: &&DiskReport| {

@@ -2,8 +2,8 @@ use proto::registry::{Instance, KeyValue};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// All instances and all keys, in memory. Bounded by the limits of [`super::limits`]: instances 10 000 × 24
-/// KiB, keys and values 64 MiB.
+/// All instances and all keys, in memory. They are bounded by the limits of [`super::limits`]: instances 10
+/// 000 × 24 KiB, keys and values 64 MiB.
 #[derive(Default, PartialEq, Debug)]
 pub(crate) struct Directory {
     /// Instances by service and id.
@@ -22,7 +22,7 @@ impl Directory {
         self.instances.values()
     }
 
-    /// The instances in the order of services and ids, from this one on.
+    /// The instances in the order of services and ids, from the given one on.
     pub(crate) fn instances_from(&self, service: &str, id: &str) -> impl Iterator<Item = &Instance> {
         self.instances.range((service.to_owned(), id.to_owned())..).map(|(_, instance)| instance)
     }

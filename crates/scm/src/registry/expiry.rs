@@ -19,12 +19,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-/// Leases that are ended in one round.
+/// The most leases that are ended in one round.
 const ROUND_MAX: usize = 1000;
 /// The number of instances in a round whose ends are in the log together: keys of the next round wait for no
 /// more than a dozen writes.
 const INSTANCES_AT_ONCE: usize = 100;
-/// At least this much time lies between two rounds: changes of a registry in motion are taken together.
+/// The least time between two rounds: changes of a registry in motion are taken together.
 const ROUND_INTERVAL_MIN: Duration = Duration::from_millis(20);
 /// The pause of a leader that cannot write at its beginning: its disk is full, or nobody answers.
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
@@ -52,15 +52,15 @@ pub(crate) async fn expire_leases(leader: &Leader) {
         let next = leader.leases(|leases| leases.next_due());
         let next = next.unwrap_or_else(|| Instant::now() + LOOK_INTERVAL);
         if feed.changed(told, &Interest::Everything, next).await.is_err() {
-            // So many wait already that this one may not: it looks again without being told.
+            // So many wait already that this task may not: it looks again without being told.
             tokio::time::sleep(ROUND_INTERVAL_MIN).await;
         }
     }
 }
 
 /// On return, all ends of leases that this process proposed as an earlier leader, and that were still on
-/// their way, are applied or never will be: it may have led in the same term, and then they are in the log
-/// before what it decides as this one. Without that, one of them could end a lease that was renewed here.
+/// their way, are applied or never will be. It may have led in the same term: then they are in the log before
+/// what it decides as this leader. Otherwise one of them could end a lease that was renewed here.
 async fn settle(leader: &Leader) {
     let nothing = || Command::ExpireKeys(ExpireKeysCommand { keys: Vec::new() });
     while let Err(failure) = leader.propose_registry_in_term(nothing()).await {
@@ -77,7 +77,8 @@ fn hold_again(leader: &Leader) -> u64 {
     })
 }
 
-/// Whatever the tables say.
+/// Gives a lease to every instance and key of the tables that has a time to live, and forgets those that are
+/// not there.
 pub(super) fn hold_all(tables: &Tables, leases: &mut Leases, dead_after: Duration, now: Instant) {
     leases.retain(|holder| is_there(tables, holder));
     let directory = tables.directory();
@@ -103,9 +104,9 @@ fn follow(leases: &mut Leases, event: &Event, dead_after: Duration, now: Instant
     }
 }
 
-/// One that others know as silent has the time until it is given up before it once more; whoever led before
-/// may have waited for most of it, or have acknowledged a renewal that the tables do not tell of: so it is
-/// its whole time at least.
+/// Gives an instance its lease. One that others know as silent has the time until it is given up before it
+/// once more: that is its whole time to live at least, since whoever led before may have acknowledged a
+/// renewal that the tables do not tell of.
 fn hold_instance(leases: &mut Leases, instance: &Instance, dead_after: Duration, now: Instant) {
     let holder = Holder::Instance { service: instance.service.clone(), id: instance.id.clone() };
     match instance.ttl_ms {
@@ -130,7 +131,8 @@ pub(super) fn holder_of(name: &InstanceName) -> Holder {
     Holder::Instance { service: name.service.clone(), id: name.id.clone() }
 }
 
-/// Keys first: what somebody waits for is mostly one of them, and all of them together are one command.
+/// Ends leases that are over, those of keys first: what somebody waits for is mostly a key, and all keys
+/// together are one command.
 async fn end_due(leader: &Leader, due: Vec<(Holder, u64)>) {
     let (mut keys, mut instances) = (Vec::new(), Vec::new());
     for (holder, stamp) in due {
@@ -154,7 +156,8 @@ async fn end_due(leader: &Leader, due: Vec<(Holder, u64)>) {
     }
 }
 
-/// Critical at first; removed when it has been for as long as it takes to give a node up.
+/// Makes an instance critical at first, and removes it when it has been so for as long as it takes to give a
+/// node up.
 async fn end_instance(leader: &Leader, name: InstanceName, lease: u64) -> Result<(), Failure> {
     let holder = holder_of(&name);
     let found = leader.tables.read(|tables| {
@@ -176,7 +179,7 @@ async fn end_instance(leader: &Leader, name: InstanceName, lease: u64) -> Result
             if is_over {
                 return Ok(());
             }
-            // It was renewed while others were told of its silence.
+            // The instance was renewed while others were told of its silence.
             set_connectivity(leader, &name, lease, Health::Passing, CONNECTED).await
         }
     }

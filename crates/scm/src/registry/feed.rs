@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Events kept for watches and long polls that come again: at a hundred changes a second, those of almost
-/// three minutes.
+/// The most events that are kept for watches and long polls that come again: at a hundred changes a second,
+/// those of almost three minutes.
 const EVENTS_MAX: usize = 16_384;
-/// The bytes of events that are kept at the most.
+/// The most bytes of events that are kept.
 const EVENTS_BYTES_MAX: usize = 16 << 20;
-/// Events that are looked at without a pause for others: applying a command waits for whoever looks, a few
-/// microseconds.
+/// The most events that are looked at without a pause for others: applying a command waits for whoever looks,
+/// a few microseconds.
 const SCAN_MAX: usize = 256;
-/// Watches and long polls that wait at a time, a few hundred bytes each.
+/// The most watches and long polls that wait at a time, a few hundred bytes each.
 const WAITS_MAX: usize = 20_000;
-/// The time after which who waits looks again, whatever happens: a snapshot that is installed changes
+/// The time after which whoever waits looks again, whatever happens: a snapshot that is installed changes
 /// everything and tells nobody.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -33,7 +33,8 @@ struct History {
     forgotten: u64,
     events: VecDeque<Arc<Event>>,
     bytes: usize,
-    /// The newest of these events about each thing, so that who waits for one need not look for it.
+    /// The revision of the newest of these events on each topic, so that whoever waits for one need not look
+    /// for it.
     newest: HashMap<Topic, u64>,
 }
 
@@ -57,7 +58,8 @@ pub(super) enum Interest {
     KeysWith(String),
 }
 
-/// [`Told`] of the next few events: up to `revision`, which is the end of what there is to look at or is not.
+/// [`Told`] of the next few events, up to `revision`; `is_end` where there is nothing more to look at, or no
+/// room for more events.
 enum Look {
     Seen { events: Vec<Arc<Event>>, revision: u64, is_end: bool },
     Forgotten { forgotten: u64 },
@@ -66,9 +68,9 @@ enum Look {
 /// The answer to somebody who asks what happened after a revision.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// All that matters, up to this revision.
+    /// All events that matter, up to this revision.
     Events { events: Vec<Arc<Event>>, revision: u64 },
-    /// Some of it is forgotten: up to this revision.
+    /// Some of the events are forgotten: those up to this revision.
     Compacted { forgotten: u64 },
 }
 
@@ -79,7 +81,7 @@ impl Feed {
         Feed { history: Mutex::new(history), waits: ParkingLot::new(WAITS_MAX) }
     }
 
-    /// These changes are in the tables.
+    /// Takes in the events of changes that are in the tables now.
     pub(crate) fn push(&self, events: Vec<Event>) {
         if events.is_empty() {
             return;
@@ -92,7 +94,8 @@ impl Feed {
         }
     }
 
-    /// The tables were replaced: what happened on the way to this revision is not known here.
+    /// Begins anew at this revision, since the tables were replaced: what happened on the way to it is not
+    /// known here.
     pub(crate) fn reset(&self, revision: u64) {
         *self.history() = History::new(revision);
     }
@@ -116,7 +119,7 @@ impl Feed {
         Told::Events { events, revision: told }
     }
 
-    /// [`Feed::after`] in the next few events.
+    /// [`Feed::after`], of the next few events only.
     fn look(&self, revision: u64, interest: &Interest, events_max: usize) -> Look {
         let history = self.history();
         if revision < history.forgotten {
@@ -126,7 +129,7 @@ impl Feed {
         for event in history.after(revision).take(SCAN_MAX) {
             if interest.covers(event) {
                 if events.len() == events_max {
-                    // Up to before this one.
+                    // The answer goes up to before this event.
                     return Look::Seen { events, revision: seen, is_end: true };
                 }
                 events.push(event.clone());
@@ -136,8 +139,8 @@ impl Feed {
         Look::Seen { events, revision: seen, is_end: seen >= history.revision() }
     }
 
-    /// Whether something that matters has changed after a revision. True where that is not known any more.
-    /// Nothing up to `looked` has, and that moves on.
+    /// Whether something that matters has changed after the revision `looked`; true where that is not known
+    /// any more. Moves `looked` on over events that do not matter.
     fn has_changed(&self, looked: &mut u64, interest: &Interest) -> bool {
         if let Some(topic) = interest.exact() {
             let history = self.history();
@@ -257,7 +260,7 @@ impl Interest {
         }
     }
 
-    /// The topic that is all of it and nothing else.
+    /// The topic that covers the interest and nothing else, if there is one.
     fn exact(&self) -> Option<Topic> {
         match self {
             Interest::KeysWith(_) => None,

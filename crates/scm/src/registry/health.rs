@@ -9,7 +9,8 @@ pub(super) const CONNECTIVITY: &str = "connectivity";
 /// The check in which SCM judges the clock of an instance that tells it.
 pub(super) const CLOCK: &str = "clock";
 
-/// The worst of them; an instance without checks is well. A word of a newer version is no praise.
+/// The worst health of the checks; an instance without checks is well. A health that only a newer version
+/// knows counts as a warning.
 pub(super) fn health(checks: &[Check]) -> Health {
     let known = |check: &Check| match check.health() {
         Health::Unspecified => Health::Warning,
@@ -49,8 +50,8 @@ pub(super) fn is_connected(checks: &[Check]) -> bool {
     !checks.iter().any(|check| check.name == CONNECTIVITY && check.health() == Health::Critical)
 }
 
-/// Whether others should hear of it. What checks say in words changes all the time, and goes along when a
-/// health changes.
+/// Whether others should hear of the change from one set of checks to the other. What checks say in words
+/// changes all the time, and goes along when a health changes.
 pub(super) fn differ(before: &[Check], now: &[Check]) -> bool {
     let essence = |check: &Check| (check.name.clone(), check.health);
     !before.iter().map(essence).eq(now.iter().map(essence))

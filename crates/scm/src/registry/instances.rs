@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// The number of instances in one answer at the most.
+/// The most instances in one answer.
 const PAGE_MAX: usize = 1000;
 /// The bytes at which a page ends: well below the message limit.
 const PAGE_BYTES_MAX: usize = 4 << 20;
@@ -77,7 +77,7 @@ fn log_clock(service: &str, id: &str, checks: &[Check]) {
     }
 }
 
-/// Renews in one step under both locks. Answers whether its checks are news that may be written.
+/// Renews a lease in one step under both locks. Answers whether the checks are news that may be written.
 fn renew_held(
     tables: &Tables,
     leases: &mut Leases,
@@ -98,7 +98,7 @@ fn renew_held(
     Ok(differ(&instance.checks, checks) && leases.may_write_checks(&holder, now))
 }
 
-/// The very registration that is renewed.
+/// The instance of the very registration that is renewed.
 fn find<'a>(tables: &'a Tables, name: &InstanceName, lease: u64) -> Result<&'a Instance, Failure> {
     let found = tables.directory().instance(&name.service, &name.id);
     found.filter(|instance| instance.lease == lease).ok_or_else(|| {
@@ -155,7 +155,7 @@ pub(super) fn check_list(request: &ListInstancesRequest) -> Result<(), Failure> 
     }
 }
 
-/// A page of them: it ends where it has as many as are asked for, or where their bytes pass the limit.
+/// A page of instances: it ends where it has as many as are asked for, or where their bytes pass the limit.
 pub(super) fn list(tables: &Tables, request: &ListInstancesRequest) -> ListInstancesResponse {
     let from = request.from.clone().unwrap_or_default();
     let limit = match request.limit as usize {
@@ -189,7 +189,7 @@ mod tests {
     fn pages_are_bounded_and_miss_nobody() {
         let mut tables = Tables::default();
         let mut change = TablesMut::new(&mut tables);
-        // 400 of 20 KiB, and 2 500 small ones.
+        // Puts 400 instances of 20 KiB, and 2 500 small ones.
         for (service, count, bytes) in [("big", 400, 20 << 10), ("small", 2500, 0)] {
             for number in 0..count {
                 let metadata = [("x".to_owned(), "y".repeat(bytes))].into();

@@ -10,7 +10,7 @@ use proto::{Code, Failure};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The number of entries in one answer at the most.
+/// The most entries in one answer.
 const ENTRIES_MAX: usize = 1000;
 /// The bytes at which a page of entries ends: well below the message limit.
 const ENTRIES_BYTES_MAX: usize = 4 << 20;
@@ -97,8 +97,8 @@ pub(super) async fn renew(leader: &Leader, request: &RenewKeyRequest) -> Result<
     leader.tables.read(|tables| ttl_of(tables, request)).map(|_| ())
 }
 
-/// Renews in one step under both locks: between two, the key could be put again, and its lease be that of a
-/// value that is gone.
+/// Renews a key's lease in one step under both locks: between two, the key could be put again, and its lease
+/// be that of a value that is gone.
 pub(super) fn renew_held(
     tables: &Tables,
     leases: &mut Leases,

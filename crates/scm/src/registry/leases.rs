@@ -8,23 +8,23 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The least time between two changes of an instance's health that go into the log.
 const CHECKS_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// The number of instances whose checks are written in that time, all together: a tenth of what the group can
+/// The most instances whose checks are written in [`CHECKS_INTERVAL_MIN`]: a tenth of what the group can
 /// write.
 const CHECKS_WRITTEN_MAX: usize = 200;
 
-/// Whose time runs.
+/// The instance or key that has a lease.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) enum Holder {
-    /// Its time may be over and it be there still, as critical: renewing brings it back until its removal is
-    /// on its way.
+    /// An instance whose time is over may still be there, as critical: renewing brings it back until its
+    /// removal is on its way.
     Instance { service: String, id: String },
-    /// Once its time is over it is deleted, whatever else happens: nobody renews it any more.
+    /// A key whose time is over is deleted, whatever else happens: nobody renews it any more.
     Key(String),
 }
 
-/// The leases of instances and keys, in the leader's memory. Each is of one registration, or of one value of
-/// a key: its stamp, which grows from one to the next. A new leader has none and gives each that it finds in
-/// the tables its whole time again.
+/// The leases of instances and keys, in the leader's memory. Each lease is of one registration, or of one
+/// value of a key, and has its stamp, which grows from one to the next. A new leader has none and gives each
+/// that it finds in the tables its whole time again.
 ///
 /// The worth of a lease: nothing that ends it is proposed before it is over, and what is over
 /// (a key), or ends (an instance), is never renewed. So no end is on its way when a renewal is taken, and
@@ -36,16 +36,16 @@ pub(crate) struct Leases {
     pub(super) counts: LeaseCounts,
     /// The times at which checks of instances were written last.
     checks_written: HashMap<Holder, Instant>,
-    /// Whether this leader has found all leases there are, and all that earlier ones decided about them.
+    /// Whether this leader has found all leases there are, and all that earlier leaders decided about them.
     pub(super) is_complete: bool,
 }
 
 /// Counts of what this leader has done so far.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct LeaseCounts {
-    /// Became critical.
+    /// Instances that became critical.
     pub(super) instances_lapsed: u64,
-    /// Were removed.
+    /// Instances that were removed.
     pub(super) instances_expired: u64,
     pub(super) keys_expired: u64,
     pub(super) renewals: u64,
@@ -54,48 +54,48 @@ pub(super) struct LeaseCounts {
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     stamp: u64,
-    /// The moment from which on it is over.
+    /// The moment from which on the lease is over.
     over: Instant,
     /// The moment at which a lease that is over is looked at next.
     look: Instant,
     course: Course,
 }
 
-/// The stage that the end of an instance has reached. A key has no such thing: what is over is deleted.
+/// The stage that the end of an instance has reached. A key has no stages: one whose time is over is deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Course {
     Runs,
-    /// Others know that it is over.
+    /// Others know that the lease is over.
     Lapsed,
-    /// It is about to be removed, or is already: no renewal helps.
+    /// The instance is about to be removed, or is already: no renewal helps.
     Ends,
 }
 
 /// The verdict on an instance that was due: what is to be done about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// It was renewed meanwhile, or registered again.
+    /// The instance was renewed meanwhile, or registered again.
     Lives,
-    /// Others are to be told that it is over.
+    /// Others are to be told that the lease is over.
     Lapses,
-    /// It has been over for long enough, and nobody can renew it any more.
+    /// The lease has been over for long enough, and nobody can renew it any more.
     Goes,
 }
 
-/// A renewal came too late.
+/// The refusal of a renewal that came too late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TooLate;
 
 impl Leases {
-    /// The holder has a lease of this stamp. One that it has already runs on, and what is told late of an
-    /// older one is no news.
+    /// Gives the holder a lease of this stamp. A lease that it has already runs on, and one of an older
+    /// stamp, told late, is no news.
     pub(super) fn hold(&mut self, holder: Holder, stamp: u64, ttl: Duration, now: Instant) {
         if self.is_news(&holder, stamp) {
             self.put(holder, Lease { stamp, over: now + ttl, look: now + ttl, course: Course::Runs });
         }
     }
 
-    /// [`Leases::hold`] of one that is over, as others know already; looked at again at `look`.
+    /// [`Leases::hold`] of a lease that is over, as others know already; it is looked at again at `look`.
     pub(super) fn hold_lapsed(&mut self, holder: Holder, stamp: u64, now: Instant, look: Instant) {
         if self.is_news(&holder, stamp) {
             self.put(holder, Lease { stamp, over: now, look, course: Course::Lapsed });
@@ -135,8 +135,8 @@ impl Leases {
         Ok(())
     }
 
-    /// Asked immediately before the end of an instance is proposed: it may have been renewed since it was
-    /// taken out as due.
+    /// Decides what is to be done about an instance that was due. It is asked immediately before its end is
+    /// proposed: it may have been renewed since it was taken out as due.
     pub(super) fn verdict(&mut self, holder: &Holder, stamp: u64, now: Instant) -> Verdict {
         match self.by_holder.get_mut(holder) {
             Some(lease) if lease.stamp == stamp && lease.over <= now => match lease.course {
@@ -150,8 +150,8 @@ impl Leases {
         }
     }
 
-    /// Others know that an instance's lease is over: looked at again at `look`. False where it was renewed
-    /// meanwhile.
+    /// Notes that others know that an instance's lease is over, which is looked at again at `look`. False
+    /// where it was renewed meanwhile.
     pub(super) fn lapsed(&mut self, holder: &Holder, stamp: u64, now: Instant, look: Instant) -> bool {
         let found = self.by_holder.get_mut(holder);
         let Some(lease) = found.filter(|lease| lease.stamp == stamp && lease.over <= now) else {
@@ -162,8 +162,9 @@ impl Leases {
         true
     }
 
-    /// Whether what an instance says of itself may be written once more: not more often than once a second.
-    /// One that is refused says the same again with its next renewal.
+    /// Whether what an instance says of itself may be written once more: at most once a second for one
+    /// instance, and for [`CHECKS_WRITTEN_MAX`] of them in that time. One that is refused says the same again
+    /// with its next renewal.
     pub(super) fn may_write_checks(&mut self, holder: &Holder, now: Instant) -> bool {
         self.checks_written.retain(|_, written| now < *written + CHECKS_INTERVAL_MIN);
         let may = self.checks_written.len() < CHECKS_WRITTEN_MAX && !self.checks_written.contains_key(holder);
@@ -179,14 +180,14 @@ impl Leases {
         }
     }
 
-    /// Forgets those that are not `there`.
+    /// Forgets the leases of holders that are not there.
     pub(super) fn retain(&mut self, is_there: impl Fn(&Holder) -> bool) {
         let gone: Vec<Holder> = self.by_holder.keys().filter(|holder| !is_there(holder)).cloned().collect();
         gone.iter().for_each(|holder| self.release(holder));
     }
 
-    /// Those that are over, the longest first, with their stamps. They are due again in a second, if they are
-    /// still there.
+    /// Takes holders whose leases are due to be looked at, the longest due first, with their stamps. They are
+    /// due again in a second, if they are still there.
     pub(super) fn take_due(&mut self, now: Instant, count_max: usize) -> Vec<(Holder, u64)> {
         let due = self.by_look.iter().take_while(|(look, _)| *look <= now).take(count_max);
         let due: Vec<(Holder, u64)> =

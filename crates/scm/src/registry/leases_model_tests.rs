@@ -111,7 +111,7 @@ struct Entry {
 struct Leading {
     term: Term,
     leases: Leases,
-    /// The position in the log that it waits for before it serves.
+    /// The position in the log that the leader waits for before it serves.
     settles_at: usize,
     /// Renewals that are not confirmed: key, revision, and the time they are to give.
     renewals: Vec<(String, u64, Instant)>,
@@ -278,7 +278,7 @@ impl World {
             let revision = apply(&mut self.truth, &entry);
             self.committed += 1;
             match entry.command.command.unwrap() {
-                // Refused: it is there.
+                // The command was refused: the key is there.
                 Command::PutKey(_) if revision == 0 => {}
                 Command::PutKey(put) => {
                     let until = entry.asked + Duration::from_millis(put.ttl_ms);

@@ -1,4 +1,4 @@
-//! Limits of what a name, a key, an instance may look like. Checked by the leader before a command goes into
+//! Limits of what a name, a key, an instance may look like. The leader checks them before a command goes into
 //! the log.
 
 use super::health::CONNECTIVITY;
@@ -7,25 +7,25 @@ use proto::registry::{Check, Health, Instance};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// 10 000 instances are ten for each node of the largest cluster SCM is made for.
+/// The most instances: ten for each node of the largest cluster that SCM is made for.
 pub(super) const INSTANCES_MAX: u64 = 10_000;
-/// The bytes of an instance with all it says of itself when it registers.
+/// The most bytes of an instance, with all it says of itself when it registers.
 const INSTANCE_BYTES_MAX: usize = 16 << 10;
-/// The bytes of an instance's checks, as it registers and with each renewal: half a kilobyte of words for
-/// each. So an instance grows to 24 KiB at the most.
+/// The most bytes of an instance's checks, as it registers and with each renewal: half a kilobyte of words
+/// for each check. So an instance grows to 24 KiB at the most.
 const CHECKS_BYTES_MAX: usize = 8 << 10;
 /// The longest DNS label.
 const LABEL_BYTES_MAX: usize = 63;
 const CHECKS_MAX: usize = 16;
-/// The registry is for what a cluster needs to know of itself, not for data: 64 MiB are in the memory of each
-/// member, and in each snapshot.
+/// The most keys. The registry is for what a cluster needs to know of itself, not for data: its keys and
+/// values, 64 MiB at most, are in the memory of each member, and in each snapshot.
 pub(super) const KEYS_MAX: u64 = 65_536;
 pub(super) const KEYS_BYTES_MAX: u64 = 64 << 20;
 const KEY_BYTES_MAX: usize = 512;
 const VALUE_BYTES_MAX: usize = 64 << 10;
-/// The number of deletions in one command: its events fit into the history several times over.
+/// The most deletions in one command: its events fit into the history several times over.
 pub(super) const DELETIONS_MAX: u64 = 1000;
-/// Below a second the way to the leader and back is part of it.
+/// The shortest time to live: in less than a second, the way to the leader and back would count.
 const TTL_MIN: Duration = Duration::from_secs(1);
 const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -45,7 +45,7 @@ pub(super) fn check_instance(instance: &Instance) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Names that DNS can carry as they are.
+/// Refuses names that DNS cannot carry as they are.
 pub(super) fn check_label(what: &str, label: &str) -> Result<(), Failure> {
     let has_right_letters =
         label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
@@ -114,7 +114,7 @@ fn has_commands(text: &str) -> bool {
     text.chars().any(char::is_control)
 }
 
-/// A prefix may be empty: that is all keys.
+/// Refuses what cannot be a key, or the prefix of one. A prefix may be empty: that is all keys.
 pub(super) fn check_key(key: &str, is_prefix: bool) -> Result<(), Failure> {
     if key.is_empty() && !is_prefix {
         return Err(Failure::invalid("a key must not be empty"));

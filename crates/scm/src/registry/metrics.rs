@@ -1,4 +1,4 @@
-//! Metrics of the registry for Prometheus: every member says what it has applied, the leader also what it
+//! Metrics of the registry for Prometheus: every member tells what it has applied, the leader also what it
 //! did.
 
 use super::health::health;

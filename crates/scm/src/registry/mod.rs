@@ -1,9 +1,9 @@
 //! The registry: who runs where and how they are, and a small key-value space beside it (docs/registry.md).
 //!
-//! What it knows is in SCM's tables ([`directory`]); each change of an instance or a key is one revision. The
-//! last few thousand changes are in every member's memory ([`feed`]), where watches and long polls find them.
-//! Leases are the leader's ([`leases`]): renewing one costs no log entry, but a confirmation that it leads
-//! still ([`confirmation`]); letting one end costs an entry ([`expiry`]).
+//! The registry's instances and keys are in SCM's tables ([`directory`]); each change of an instance or a key
+//! is one revision. The last few thousand changes are in every member's memory ([`feed`]), where watches and
+//! long polls find them. Leases are the leader's ([`leases`]): renewing one costs no log entry, but a
+//! confirmation that the leader still leads ([`confirmation`]); letting one end costs an entry ([`expiry`]).
 
 mod confirmation;
 mod datanodes;

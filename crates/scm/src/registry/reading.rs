@@ -1,4 +1,4 @@
-//! Reads, on any member.
+//! Reads of the registry, on any member.
 
 use super::feed::{Feed, Interest};
 use crate::leadership::Leadership;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// A long poll is answered after this at the latest; whoever asked asks again.
+/// The time after which a long poll is answered at the latest; whoever asked asks again.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// Reads tables as they are applied here.
+/// The reader of the tables as they are applied on this member.
 #[derive(Clone)]
 pub(super) struct Reader {
     pub(super) leadership: Arc<Leadership>,
@@ -37,7 +37,7 @@ impl Reader {
         if after > 0 && wait_ms > 0 {
             let changed = self.feed.changed(after, interest, deadline);
             self.stop.run_until_cancelled(changed).await.ok_or_else(stopping)??;
-            // What nobody here heard of may have happened all the same, if this member was cut off.
+            // A change may have happened that this member did not hear of, if it was cut off.
             if !stale && Instant::now() >= deadline {
                 self.catch_up().await?;
             }

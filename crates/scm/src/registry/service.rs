@@ -33,7 +33,8 @@ impl RegistryService {
         self.reader.leadership.leader()
     }
 
-    /// The first revision to tell of is `from`; 0: the next.
+    /// The last revision before those that a watch tells of: it begins at `from`, or, where that is 0, at the
+    /// next one.
     async fn told_before(&self, from: u64) -> Result<u64, Failure> {
         if from > 0 {
             return Ok(from - 1);

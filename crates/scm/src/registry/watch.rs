@@ -8,21 +8,21 @@ use proto::{Code, Failure};
 use tokio::time::Instant;
 use tonic::Status;
 
-/// Events of one message, of at most 64 KiB and a little each: below the message limit.
+/// The most events of one message, of at most 64 KiB and a little each: below the message limit.
 const EVENTS_MAX: usize = 256;
 
 /// The position of a watch.
 struct Cursor {
     reader: Reader,
     interest: Interest,
-    /// All events up to here are told.
+    /// The revision up to which all events are told.
     told: u64,
-    /// The first message says where the watch begins.
+    /// Whether the next message is the first, which says where the watch begins.
     begins: bool,
     is_over: bool,
 }
 
-/// Events after the revision `told`. Between them, now and then, just the revision.
+/// Streams the events after the revision `told`, and between them, now and then, just the revision.
 pub(super) fn watch(
     reader: Reader,
     interest: Interest,
@@ -60,8 +60,8 @@ impl Cursor {
         }
     }
 
-    /// A member that is cut off has nothing to tell and does not know it: whoever watches is better served by
-    /// another.
+    /// Refuses to go on where no leader is known. A member that is cut off has nothing to tell and does not
+    /// know it: whoever watches is better served by another.
     fn check_led(&self) -> Result<(), Failure> {
         let status = self.reader.leadership.group()?.status();
         match status.leader.filter(|_| !status.is_removed) {

@@ -33,20 +33,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId, Term};
 
-/// Containers of one look: about five milliseconds. A million is gone through in less than a minute.
+/// The most containers of one look, which take about five milliseconds. A million is gone through in less
+/// than a minute.
 pub(crate) const SLICE: usize = 5_000;
 
-/// A container that lacks replicas for a shorter time gets none. That a container is closed, and that all its
-/// members have applied its end, is heard at one moment, of their closed replicas a second or two later, and
-/// copies would be made of what is there.
+/// The time for which a container must lack replicas before copies are made. SCM hears at one moment that a
+/// container is closed and that all its members have applied its end, and of their closed replicas a second
+/// or two later: copies would be made of what is there.
 const COPY_AFTER: Duration = Duration::from_secs(5);
 
-/// A member that has been behind for this long without coming on is not waited for; of one that comes on for
-/// longer is told.
+/// The time after which a member that is behind without coming on is not waited for, and one that still comes
+/// on is told of as trouble.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
 
-/// A deletion that was told to a node which has been silent for this long is over: it follows no order that
-/// was asked of it more than half of it ago.
+/// The time of a node's silence after which a deletion that it was told of is over: a node follows no order
+/// that was asked of it more than half of this ago.
 const DELETION_ENDS_AFTER: Duration = Duration::from_secs(60);
 
 /// The leader's knowledge of containers beyond tables and reports.
@@ -117,7 +118,7 @@ impl Replication {
         }
     }
 
-    /// The next containers in the order of their numbers; after the last one it begins again.
+    /// Takes the next containers in the order of their numbers; after the last one the first comes again.
     fn take_slice(&mut self, tables: &Tables) -> Vec<ContainerId> {
         let rest = tables.containers().range((Bound::Excluded(self.cursor), Bound::Unbounded));
         let slice: Vec<ContainerId> = rest.map(|(container, _)| *container).take(SLICE).collect();
@@ -177,8 +178,8 @@ impl Replication {
 }
 
 impl Replication {
-    /// Whether a member has been coming to the container for long. It is waited for, and a person should know
-    /// that a replica lacks.
+    /// Whether a member has been coming to the container for long. Such a member is waited for, and a person
+    /// should know that a replica is lacking.
     fn is_late(&mut self, container: ContainerId, known: &ContainerView<'_>, now: Instant) -> bool {
         if known.coming.is_empty() {
             self.coming.remove(&container);
@@ -233,7 +234,7 @@ fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
     }
 }
 
-/// Whether nobody wants it any more, or it is to be decided on anew.
+/// Whether nobody wants the order any more, or it is to be decided on anew.
 fn is_void(node: NodeId, order: &Order, world: &World<'_>) -> bool {
     let tables = world.tables;
     match order {
@@ -241,7 +242,7 @@ fn is_void(node: NodeId, order: &Order, world: &World<'_>) -> bool {
             let record = tables.container(*container);
             record.is_none_or(|record| container_state(record) == ContainerState::ContainerDeleted)
         }
-        // It was decided on by what the other replicas were then.
+        // The deletion was decided on by what the other replicas were then.
         Order::Delete { .. } => world.nodes.age(node, world.now) >= DELETION_ENDS_AFTER,
         Order::MoveLeader { pipeline, .. } => {
             tables.pipeline(*pipeline).is_none_or(|record| record.state() != PipelineState::PipelineOpen)
@@ -249,8 +250,8 @@ fn is_void(node: NodeId, order: &Order, world: &World<'_>) -> bool {
     }
 }
 
-/// True when every node that is not dead has told of all its replicas. What one that has not may have is not
-/// made up for: it is not known to be lost.
+/// Whether every node that is not dead has told of all its replicas. Replicas that a node may have and has
+/// not told of are not made up for: they are not known to be lost.
 pub(crate) fn all_known(views: &NodeViews) -> bool {
     views.values().all(|view| view.complete || view.state == NodeState::NodeDead)
 }
@@ -286,8 +287,8 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
     })
 }
 
-/// Members that have not applied the container's last record yet, and may. One that says nothing may be about to
-/// begin.
+/// The members that have not applied the container's last record yet, and may. One that says nothing may be
+/// about to begin.
 fn behind<'a>(
     record: &ContainerRecord,
     pipeline: &'a PipelineRecord,
@@ -301,7 +302,7 @@ fn behind<'a>(
     views.filter(is_behind).collect()
 }
 
-/// Those that run, or will, and come on.
+/// The nodes of members that are behind, run or will, and come on.
 fn coming(container: ContainerId, behind: &[MemberView<'_>], nodes: &Nodes) -> BTreeSet<NodeId> {
     let comes = behind.iter().filter(|member| {
         let replica = nodes.replicas().get(container, member.node_id());
@@ -325,7 +326,7 @@ fn staying<'a>(
     good.map(|(node, _)| *node).filter(move |node| *node != besides && !is_going(*node))
 }
 
-/// Good replicas that stay when `besides` leaves, on nodes that stay.
+/// Counts the good replicas that stay when `besides` leaves, on nodes that stay.
 pub(crate) fn good_elsewhere(
     known: &ContainerView<'_>,
     views: &NodeViews,
@@ -336,7 +337,8 @@ pub(crate) fn good_elsewhere(
     staying(known, tasks, besides).filter(counts).count()
 }
 
-/// Good replicas that may be relied upon when that of `besides` goes: their disks work, and their nodes speak.
+/// Counts the good replicas that may be relied upon when that of `besides` goes: their disks work, and their
+/// nodes speak.
 pub(crate) fn firm_elsewhere(
     known: &ContainerView<'_>,
     views: &NodeViews,

@@ -16,7 +16,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
-/// Good replicas that a container should have, and how many there must be besides one that is in maintenance.
+/// The number of good replicas that a container should have, and that of those which must be in service while
+/// one is in maintenance.
 pub(crate) const REPLICAS: usize = MEMBERS;
 pub(crate) const REPLICAS_BESIDES_MAINTENANCE: usize = 2;
 
@@ -26,9 +27,9 @@ pub(crate) struct NodeView {
     pub(crate) state: NodeState,
     pub(crate) duty: NodeDuty,
     pub(crate) rack: Rack,
-    /// All its replicas are known.
+    /// Whether all replicas of the node are known.
     pub(crate) complete: bool,
-    /// The capacity of its working disks.
+    /// The capacity of the node's working disks.
     pub(crate) capacity_bytes: u64,
     pub(crate) free_bytes: u64,
     /// The room of the disk that has most, beyond what it keeps for itself.
@@ -36,7 +37,7 @@ pub(crate) struct NodeView {
 }
 
 impl NodeView {
-    /// Whether its replicas count towards three: it stays, and it is there or will be.
+    /// Whether the node's replicas count towards three: it stays, and it is there or will be.
     pub(crate) fn counts(&self) -> bool {
         match self.duty {
             NodeDuty::NodeInService | NodeDuty::Unspecified => self.state != NodeState::NodeDead,
@@ -55,7 +56,7 @@ impl NodeView {
         self.in_service() && self.state == NodeState::NodeHealthy && self.complete
     }
 
-    /// Used space in millionths.
+    /// The space that is used, in millionths of the capacity.
     pub(crate) fn utilization(&self) -> u64 {
         let used = self.capacity_bytes.saturating_sub(self.free_bytes);
         match self.capacity_bytes {
@@ -80,27 +81,28 @@ pub(crate) fn racks_wanted(nodes: &NodeViews) -> usize {
 /// A container with what is known of it.
 pub(crate) struct ContainerView<'a> {
     pub(crate) record: &'a ContainerRecord,
-    /// Its pipeline is over: no log writes to its replicas.
+    /// Whether the container's pipeline is over: no log writes to its replicas.
     pub(crate) pipeline_over: bool,
     pub(crate) replicas: Vec<(NodeId, &'a ContainerReplica)>,
-    /// Nodes whose replica went with a disk. It may come back with it, so they get no other one.
+    /// Nodes whose replica is on a lost disk: it may come back with the disk, so they get no other one.
     pub(crate) on_lost_disks: BTreeSet<NodeId>,
-    /// Nodes with a replica on a disk that does not work at the moment: it counts, and nothing relies on it.
+    /// Nodes with a replica on a disk that does not work at the moment: the replica counts, and nothing
+    /// relies on it.
     pub(crate) on_failing_disks: BTreeSet<NodeId>,
-    /// Members of its pipeline that have not come to its end yet: their logs may still write it.
+    /// Members of the pipeline that have not come to the container's end yet: their logs may still write it.
     pub(crate) behind: BTreeSet<NodeId>,
-    /// Those of them that will come to it.
+    /// The nodes of those members behind that will come to the end.
     pub(crate) coming: BTreeSet<NodeId>,
-    /// Nodes of whose replica it has been told for long enough that it goes on past the container.
+    /// Nodes whose replica has been told of for long enough as going on past the container.
     pub(crate) ahead_is_told: BTreeSet<NodeId>,
 }
 
 impl<'a> ContainerView<'a> {
-    /// [`quality`], beside the others. One that ends past the container without a block is only a leader's
-    /// that began a term there; of one with blocks it is not known whether they are those of the others. One
-    /// whose log could not be read is as good as its end only where there is no better: what damaged the log
-    /// may have damaged its records. Whatever is not good and knows more committed than those that are is the
-    /// last that has it.
+    /// The quality of a replica beside the others, which [`quality`] does not look at. One that ends past the
+    /// container without a block is only that of a leader that began a term there; of one with blocks it is
+    /// not known whether they are those of the others. A replica whose log could not be read is as good as
+    /// its end only where there is no better one: what damaged the log may have damaged its records. A
+    /// replica that is not good, and knows more committed than the good ones, is the last that has it.
     pub(crate) fn quality(&self, replica: &ContainerReplica) -> Quality {
         let alone = match quality(self.record, replica) {
             Quality::GoodUnmarked if self.is_without_log_beside_better(replica) => Quality::Bad,
@@ -123,8 +125,8 @@ impl<'a> ContainerView<'a> {
             && self.replicas.iter().any(|(_, other)| has_its_log(other))
     }
 
-    /// Whether what the replica knows to be committed stands in a good one. What does not is all that is left
-    /// of it, and never deleted; as long as none has been read it is not known.
+    /// Whether what the replica knows to be committed stands in a good one. Where it does not, the replica is
+    /// all that is left of it, and never deleted; `None` as long as no good one has been read.
     pub(crate) fn is_shared(&self, replica: &ContainerReplica) -> Option<bool> {
         is_shared(replica, self.good())
     }
@@ -137,17 +139,17 @@ impl<'a> ContainerView<'a> {
     }
 
     /// Whether good replicas, other than those of dead nodes, have other bytes. Nobody knows which of them
-    /// has what was acknowledged: each is kept, and a node that leaves with one takes it along. One without
-    /// its log has a tail beyond its end, perhaps, and is not asked where there is a better one.
+    /// has what was acknowledged: each is kept, and a node that leaves with one takes it along. A replica
+    /// without its log may have a tail beyond its end, and is not compared where there is a better one.
     pub(crate) fn good_ones_differ(&self, nodes: &NodeViews) -> bool {
         let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
         let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
         differ(there.filter(|replica| self.quality(replica).is_good()))
     }
 
-    /// Whether good replicas, other than those of dead nodes, are known to be alike. Until all have discarded the same
-    /// their hashes say nothing; and the one that has discarded most may be the only one that knows what OM has
-    /// forgotten.
+    /// Whether good replicas, other than those of dead nodes, are known to be alike. Until all have discarded
+    /// the same their hashes say nothing; and the one that has discarded most may be the only one that knows
+    /// what OM has forgotten.
     pub(crate) fn good_ones_agree(&self, nodes: &NodeViews) -> bool {
         let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
         let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
@@ -157,10 +159,10 @@ impl<'a> ContainerView<'a> {
     }
 }
 
-/// Limits and what is under way.
+/// The planner's limits, and what is known of the nodes.
 pub(crate) struct Limits<'a> {
     pub(crate) nodes: &'a NodeViews,
-    /// Every node that may have replicas has told of all of them, or is dead.
+    /// Whether every node that may have replicas has told of all of them, or is dead.
     pub(crate) all_known: bool,
     pub(crate) copies_per_node_max: usize,
     pub(crate) tasks_per_node_max: usize,
@@ -174,22 +176,23 @@ pub(crate) struct Limits<'a> {
 pub(crate) struct Findings {
     pub(crate) troubles: Vec<ContainerTrouble>,
     pub(crate) orders: Vec<(NodeId, Order)>,
-    /// The reason why not all that it lacks is being copied, if it is not.
+    /// The reason why not all lacking replicas are being copied, if they are not.
     pub(crate) wait: Option<CopyWait>,
 }
 
-/// The reasons for which a container that lacks replicas waits. The first that applies, in this order.
+/// The reason for which a container that lacks replicas waits: the first that applies, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum CopyWait {
     /// A node that is not dead has not told of all it has.
     Reports,
     /// No good replica is on a node that speaks.
     Source,
-    /// All nodes in service have a replica already, or had one.
+    /// All nodes that may be relied upon, for a misplaced container those in other racks, have a replica
+    /// already, had one, or are to get one.
     Node,
-    /// Those that have none have no room for it.
+    /// The nodes without a replica have no room for one.
     Room,
-    /// They have enough to do, or failed at it a moment ago.
+    /// The nodes with room have enough to do, or failed at a copy a moment ago, or the sources are busy.
     Turn,
 }
 
@@ -239,18 +242,19 @@ fn copy_wait(
     }
 }
 
-/// A container's replicas by what they are worth.
+/// A container's replicas, sorted by what they are worth.
 struct Sorted<'a> {
     /// Nodes that count and have a good replica, and members that will have one.
     counted: BTreeSet<NodeId>,
-    /// Those of them in service; the others are in maintenance.
+    /// The number of counted nodes that are in service; the others are in maintenance.
     counted_in_service: usize,
-    /// Good ones that may be relied upon when something is deleted: none of them is going to be.
+    /// Good replicas that may be relied upon when something is deleted: none of them is going to be.
     firm: Vec<(NodeId, &'a ContainerReplica)>,
-    /// Good ones on nodes that are there, wherever, to copy from.
+    /// Nodes that speak and have a good replica to copy from.
     sources: Vec<NodeId>,
     good: usize,
-    /// Neither good nor unfinished, on nodes that speak.
+    /// Bad and stale replicas on nodes that speak; a stale one only where all that it knows committed stands
+    /// in a good one.
     worthless: Vec<(NodeId, &'a ContainerReplica)>,
     copying: Vec<NodeId>,
     deleting: Vec<NodeId>,
@@ -320,7 +324,7 @@ impl<'a> Sorted<'a> {
         }
     }
 
-    /// Good replicas that are still to be made.
+    /// The number of good replicas that are still to be made.
     fn lacking(&self, limits: &Limits<'_>) -> usize {
         let in_maintenance = self.counted.len() > self.counted_in_service;
         let besides = if in_maintenance { REPLICAS_BESIDES_MAINTENANCE } else { 0 };
@@ -329,7 +333,7 @@ impl<'a> Sorted<'a> {
         for_three.max(besides.saturating_sub(self.counted_in_service)).max(in_one_rack)
     }
 
-    /// Enough of them, and in too few racks.
+    /// Whether there are enough good replicas, and in too few racks.
     fn is_misplaced(&self, limits: &Limits<'_>) -> bool {
         self.counted.len() >= REPLICAS && spread(racks_of(&self.counted, limits)) < racks_wanted(limits.nodes)
     }
@@ -351,7 +355,7 @@ fn plan_closed(
     orders
 }
 
-/// Replicas that ended by themselves and are what the container is.
+/// The orders to mark as closed the replicas that ended by themselves and are what the container is.
 fn plan_marks(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
     let ContainerRecord { container, last_term, last_index, .. } = *known.record;
     let container = ContainerId(container);
@@ -385,8 +389,9 @@ fn plan_copies(
     let mut orders = Vec::new();
     while orders.len() < count {
         let crowds = |rack: &Rack| racks.len() < wanted && racks.contains(rack);
-        // Where those in other racks are merely busy, their turn is waited for: a copy beside the others
-        // would have to be made once more. Not so where there is but one: a second one anywhere comes first.
+        // Where nodes in other racks are merely busy, their turn is waited for: a copy beside the others
+        // would have to be made once more. Where there is only one replica, that is not waited for: a second
+        // one anywhere comes first.
         let waits = sorted.counted.len() + orders.len() > 1
             && targets.iter().any(|(node, view)| is_busy(*node) && !crowds(&view.rack));
         let candidates = targets
@@ -435,7 +440,7 @@ pub(crate) fn bytes_of(known: &ContainerView<'_>) -> u64 {
     known.replicas.iter().map(|(_, replica)| replica.disk_bytes.max(replica.payload_bytes)).max().unwrap_or(0)
 }
 
-/// Nodes that may get a replica.
+/// The nodes that may get a replica.
 fn targets<'a>(
     known: &'a ContainerView<'_>,
     sorted: &'a Sorted<'_>,
@@ -492,7 +497,8 @@ fn plan_deletion(
         }
         let mut spare: Vec<_> =
             sorted.firm.iter().filter(|(node, _)| is_spare(*node, sorted, limits)).copied().collect();
-        // One that is still to be marked as closed goes, and is waited for: its node may take long over that.
+        // A replica that is still to be marked as closed goes first, and is waited for: its node may take
+        // long over that.
         let is_unmarked =
             |(_, replica): &(NodeId, &ContainerReplica)| known.quality(replica) == Quality::GoodUnmarked;
         if spare.iter().any(is_unmarked) {
@@ -514,7 +520,7 @@ fn racks_of<'a>(
     nodes.into_iter().filter_map(|node| limits.nodes.get(node).map(|view| view.rack))
 }
 
-/// Whether the others stand in enough racks without it, or in as many as with it.
+/// Whether the other replicas stand in enough racks without that of `node`, or in as many as with it.
 fn is_spare(node: NodeId, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     let all = || sorted.firm.iter().map(|(node, _)| node);
     let with = spread(racks_of(all(), limits));
@@ -522,9 +528,9 @@ fn is_spare(node: NodeId, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     without >= with.min(racks_wanted(limits.nodes))
 }
 
-/// A good replica can only be made where a worthless one is. What is worthless as a whole may have the one
-/// block that a good one turns out to lack: a single good one must have been read as a whole, which its hash
-/// shows.
+/// Whether a worthless replica must go first, since a good one can only be made where it is. A replica that
+/// is worthless as a whole may have the one block that a good one turns out to lack: a single good one must
+/// have been read as a whole, which its hash shows.
 fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     let nothing_coming = known.coming.is_empty() && sorted.copying.is_empty();
     let has_been_read = |(_, replica): &(NodeId, &ContainerReplica)| !replica.hash.is_empty();
@@ -536,7 +542,7 @@ fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limit
         && targets(known, sorted, limits, bytes_of(known)).next().is_none()
 }
 
-/// A container that holds nothing any more.
+/// The deletions of the replicas of a container that holds nothing any more.
 fn plan_deleted(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
     let container = ContainerId(known.record.container);
     let may_go = |node: &NodeId, replica: &ContainerReplica| match known.quality(replica) {
@@ -579,9 +585,10 @@ fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>)
     let is_missing = nothing && limits.all_known && known.coming.is_empty();
     found(is_missing, ContainerMissing);
     let misplaced = is_closed && sorted.is_misplaced(limits);
-    // Until all have told what they have, none is no more than not known.
+    // As long as not all nodes have told what they have, a replica that is not there is merely not known.
     let is_lacking = sorted.lacking(limits) > 0 && (sorted.good > 0 || limits.all_known && !is_missing);
-    // Nobody copies what is not settled: a member is to come back, or somebody accepts what is left.
+    // A container that is not settled is not copied: a member is to come back, or somebody accepts what is
+    // left.
     let is_there = |(node, _): &&(NodeId, &ContainerReplica)| {
         limits.nodes.get(node).is_some_and(|node| node.state != NodeState::NodeDead)
     };

@@ -229,7 +229,7 @@ fn a_source_gives_to_a_few_at_a_time() {
     assert_eq!(found.orders.iter().map(|(_, order)| first_of(order)).collect::<BTreeSet<_>>(), [1, 2].into());
 }
 
-/// Who copies it then takes it from nobody that has other bytes.
+/// A node that copies the container then takes it from none that has other bytes.
 #[test]
 fn a_copy_is_told_the_hash_on_which_the_good_replicas_agree() {
     let check = |case: Case, expect: &str| {
@@ -266,7 +266,7 @@ fn nothing_is_made_up_for_while_a_node_has_not_told_what_it_has() {
 fn a_member_whose_log_may_still_write_it_gets_no_copy() {
     let mut case = Case::new(&[1, 2]).only(4);
     case.over = false;
-    // One that does not come on: another node gets a copy, and it does not.
+    // A member that does not come on gets no copy: another node does.
     case.behind = [NodeId(3)].into();
     case.check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
     let mut case = case.only(3);
@@ -293,7 +293,8 @@ fn one_too_many_goes_from_the_fullest_node_that_may() {
     case().node(3, |node| node.state = NodeState::NodeStale).check(&[], &[]);
 }
 
-/// The node of one that is still to be marked may take long over it, or never manage (seed 808 of `sim cluster`).
+/// The node of a replica that is still to be marked may take long over that, or never manage (seed 808 of
+/// `sim cluster`).
 #[test]
 fn one_that_is_still_to_be_marked_goes_before_one_that_is_closed() {
     let unmarked = |replica: &mut ContainerReplica| replica.set_state(ReplicaQuasiClosed);
@@ -301,7 +302,8 @@ fn one_that_is_still_to_be_marked_goes_before_one_that_is_closed() {
     fullest.with(2, unmarked).check(&[ContainerOverReplicated], &[(2, TaskClose), (2, TaskDelete)]);
 }
 
-/// Their hashes say nothing until then, and one may be the only one that knows of what OM has forgotten.
+/// The hashes of replicas say nothing until then, and one may be the only one that knows of what OM has
+/// forgotten.
 #[test]
 fn none_is_too_many_before_all_have_discarded_the_same() {
     let more = |replica: &mut ContainerReplica| replica.discarded_blocks = 3;
@@ -313,7 +315,7 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     let bad = |replica: &mut ContainerReplica| replica.unhealthy = "checksum".into();
     Case::new(&[1, 2]).with(3, bad).check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(4, TaskCopy)]);
     Case::new(&[1, 2, 4]).with(3, bad).check(&[ContainerUnhealthy], &[(3, TaskDelete)]);
-    // No other node: it makes room.
+    // There is no other node: the bad replica makes room.
     let room = Case::new(&[1, 2]).with(3, bad).only(3);
     room.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
     // A single good one was read as a whole, or the bad ones may have what it lacks.
@@ -321,7 +323,7 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     single().check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
     let unread = single().with(1, |replica| replica.hash.clear());
     unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[]);
-    // It may be the best there is.
+    // A bad replica may be the best there is.
     let all_bad = Case::new(&[]).with(1, bad).with(2, bad).with(3, bad);
     all_bad.check(&[ContainerMissing, ContainerUnhealthy], &[]);
 }
@@ -351,7 +353,7 @@ fn a_replica_without_its_log_is_kept_where_it_is_all_there_is_and_replaced_where
     assert!(!asked.contains(&TaskDelete), "{asked:?}");
 }
 
-/// It may be the only one that has what was acknowledged.
+/// The replica may be the only one that has what was acknowledged.
 #[test]
 fn a_replica_that_goes_on_past_the_container_is_told_of_before_it_is_deleted() {
     let long = |replica: &mut ContainerReplica| {
@@ -395,7 +397,8 @@ fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_de
     Case { ahead_is_told: [NodeId(3)].into(), ..with_terms(7).with(3, committed) }
         .check(&[ContainerDiverged], &[]);
     with_terms(8).with(3, committed).check(&[ContainerDifferent], &[(3, TaskDelete)]);
-    // Nor does it become worthless by what is known against it, or by having lost its log.
+    // Such a replica does not become worthless by what is known against it, either, or by having lost its
+    // log.
     let at_the_end = |state: ReplicaState, unhealthy: &'static str| {
         move |replica: &mut ContainerReplica| {
             *replica = ContainerReplica {
@@ -447,7 +450,7 @@ fn replicas_stand_in_two_racks_where_there_are_two() {
     one_too_many
         .node(2, |node| node.free_bytes = 200_000)
         .check(&[ContainerOverReplicated], &[(2, TaskDelete)]);
-    // What lacks goes to the other rack, if it can, though nodes of this one are emptier.
+    // The lacking replica goes to the other rack, if it can, though nodes of this one are emptier.
     let lacks = || racks(&[1, 2], [0, 0, 0, 1, 1]).node(3, |node| node.free_bytes = 900_000);
     lacks().check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
     let nobody = |node: &mut NodeView| node.free_bytes = 0;
@@ -624,7 +627,8 @@ impl Model {
         good.count()
     }
 
-    /// SCM's look at all containers; what it decides is checked as it is decided. How many orders there were.
+    /// Looks at all containers as SCM does, and returns how many orders there were; each is checked as it is
+    /// decided.
     fn look(&mut self) -> usize {
         self.now += Duration::from_secs(10);
         let mut ordered = 0;
@@ -672,7 +676,7 @@ impl Model {
         }
     }
 
-    /// A look, and nodes that speak carry out what they are told.
+    /// Looks, and lets nodes that speak carry out what they are told.
     fn work(&mut self, fails: u64) {
         self.look();
         let orders: Vec<(NodeId, Order)> =
@@ -829,7 +833,7 @@ fn any_oddity() -> impl Strategy<Value = Oddity> {
     prop_oneof![4 => Just(None), 2 => prop::sample::select(odd.to_vec())]
 }
 
-/// Its state, its last index, and whether it is bad.
+/// A replica's state, its last index, and whether it is bad.
 type AnyReplica = (ReplicaState, u64, bool);
 
 /// A state of the container and what was asked, as long as it can be one.
@@ -896,8 +900,8 @@ fn check_is_said(case: &Case, tasks: &Tasks) -> Result<(), String> {
         return Ok(());
     }
     let is_said = found.troubles.iter().any(|it| matches!(it, ContainerMissing | ContainerUnderReplicated));
-    // Until all have told what they have, none is no more than not known; what is being copied waits for
-    // nothing.
+    // Until all nodes have told what they have, a replica that is not there is merely not known; one that is
+    // being copied waits for nothing.
     let copying = tasks.nodes_with(TaskCopy, ContainerId(1)).len();
     let waits_for_reports =
         !all_known && (found.wait == Some(CopyWait::Reports) || good + coming + copying >= 3);

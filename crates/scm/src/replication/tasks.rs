@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
-/// A node that failed at a container is not asked for the same again for this long: what was wrong may have
-/// passed.
+/// The time for which a node that failed at a container is not asked for the same again: then, what was wrong
+/// may have passed.
 const AVOID_FOR: Duration = Duration::from_secs(60);
 
 /// An order that a node may be given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// Sources, best first.
+    /// Copies the container from one of the sources, the best of which is first.
     Copy {
         container: ContainerId,
         pipeline: PipelineId,
@@ -39,11 +39,12 @@ pub(crate) enum Order {
     },
 }
 
-/// A node is asked for one thing of a kind and a container, or pipeline, at a time.
+/// The kind and the subject of an order. A node is asked for one thing of a kind and a container, or
+/// pipeline, at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct OrderKey {
     pub(crate) kind: TaskKind,
-    /// The number of the container; of the pipeline for a leader's move.
+    /// The number of the container, or, for a leader's move, of the pipeline.
     pub(crate) number: u64,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct OrderKey {
 pub(crate) struct Asked {
     pub(crate) order: Order,
     since: Instant,
-    /// The time at which it was last seen to come on.
+    /// The time at which the task was last seen to come on.
     progress: Instant,
     report: Option<TaskReport>,
 }
@@ -83,7 +84,7 @@ impl Order {
         matches!(self, Order::Copy { .. })
     }
 
-    /// Whether replicas come or go by it.
+    /// Whether replicas come or go by the order.
     pub(crate) fn moves_data(&self) -> bool {
         matches!(self, Order::Copy { .. } | Order::Delete { .. })
     }
@@ -131,7 +132,7 @@ impl Tasks {
         self.asked.get(&node).is_some_and(|asked| asked.contains_key(&OrderKey { kind, number }))
     }
 
-    /// Nodes that were asked to do this with a container.
+    /// The nodes that were asked to do this with a container.
     pub(crate) fn nodes_with(&self, kind: TaskKind, container: ContainerId) -> Vec<NodeId> {
         let has = |node: &&NodeId| self.is_asked(**node, kind, container.0);
         self.asked.keys().filter(has).copied().collect()
@@ -145,7 +146,7 @@ impl Tasks {
         self.asked.get(&node).map_or(0, BTreeMap::len)
     }
 
-    /// Copies under way to each node, and from each that is first among a copy's sources.
+    /// Counts the copies under way to each node, and from each that is first among a copy's sources.
     pub(crate) fn copies(&self) -> Copies {
         let mut copies = Copies::default();
         for (node, asked) in self.all() {
@@ -161,7 +162,7 @@ impl Tasks {
         self.avoid.get(&(node, OrderKey { kind, number: container.0 })).is_some_and(|until| *until > now)
     }
 
-    /// Takes in what a node says of its tasks. A failed one is not asked of it again for a while.
+    /// Takes in what a node says of its tasks. A task that has failed is not asked of it again for a while.
     pub(crate) fn report(&mut self, node: NodeId, reports: Vec<TaskReport>, now: Instant) {
         for report in reports {
             let number = if report.container == 0 { report.pipeline } else { report.container };
@@ -188,9 +189,9 @@ impl Tasks {
         }
     }
 
-    /// Takes off what `is_done`, what `is_void`, and what has not come on for `within`. A deletion that was
-    /// told stays until the node says something: it may be carried out at any moment, and the replica must
-    /// not be counted on.
+    /// Takes off the tasks that are done, that are void, and that have not come on for `within`. A deletion
+    /// that was told stays until the node says something: it may be carried out at any moment, and the
+    /// replica must not be counted on.
     pub(crate) fn settle(
         &mut self,
         now: Instant,
@@ -238,7 +239,7 @@ impl Tasks {
         }
     }
 
-    /// Nothing that was asked of it counts: it starts anew.
+    /// Forgets all that was asked of a node, since it starts anew.
     pub(crate) fn forget_node(&mut self, node: NodeId) {
         self.asked.remove(&node);
     }

@@ -17,7 +17,7 @@ use proto::{Code, Failure};
 use tracing::info;
 use types::NodeId;
 
-/// Tasks of one answer.
+/// The most tasks of one answer.
 const TASKS_MAX: usize = 1000;
 
 pub(super) fn status(leader: &Leader) -> ClusterStatus {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::warn;
 use types::{ContainerId, NodeId};
 
-/// Containers of one answer; ten megabytes at most.
+/// The most containers of one answer; ten megabytes at most.
 const LIST_MAX: usize = 10_000;
 
 pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) -> ListContainersResponse {
@@ -42,8 +42,8 @@ pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) 
     })
 }
 
-/// Ends what SCM never ends by itself: a replica that may have what was acknowledged, and that the good ones
-/// contradict.
+/// Has a replica deleted that SCM never deletes by itself: one that may have what was acknowledged, and that
+/// the good ones contradict.
 pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Result<(), Failure> {
     let (container, node) = (ContainerId(request.container), NodeId(request.node));
     if leader.in_safe_mode() {
@@ -57,8 +57,9 @@ pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Res
     })
 }
 
-/// Refuses what would leave no good replica, and what is no trouble, or is put right without anybody.
-/// Replicas are dropped one after the other, so that each is decided on what the one before has left.
+/// Refuses to drop a replica where that would leave no good one, and one that is no trouble, or is put right
+/// without anybody. Replicas are dropped one after the other, so that each is decided on what the one before
+/// has left.
 fn check_dropped(
     container: ContainerId,
     node: NodeId,
@@ -152,7 +153,7 @@ pub(super) fn info(
     let good =
         || replicas.iter().map(|(_, replica)| replica).filter(|replica| quality(record, replica).is_good());
     let state = container_state(record);
-    // Of an open one none is good yet, and all say something.
+    // No replica of an open container is good yet, and all say something.
     let telling: Vec<_> = match state {
         ContainerState::ContainerClosed => good().collect(),
         _ => replicas.iter().map(|(_, replica)| replica).collect(),
@@ -264,13 +265,13 @@ mod tests {
         let read = ContainerReplica { released: false, ..other.clone() };
         check(&[(1, &one), (2, &one), (3, &read)], 3, Some("a log still reads"));
 
-        // One after the other, all of them could go.
+        // Dropped one after the other, all replicas could go.
         tasks.borrow_mut().ask(NodeId(3), Order::Delete { container: ContainerId(1) }, now);
         check(&[(1, &one), (2, &one), (3, &two)], 3, None);
         check(&[(1, &one), (2, &one), (3, &two)], 1, Some("another replica of it is being deleted"));
         tasks.take();
         check(&[(1, &one), (3, &two)], 3, None);
-        // What does not speak may never come back.
+        // A replica on a node that does not speak may never come back.
         now += 2 * second;
         nodes.see(NodeId(3), vec![], now);
         let world = World::of(&tables, &nodes, Oms::silent(), now, 0, false);

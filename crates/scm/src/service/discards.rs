@@ -1,4 +1,4 @@
-//! What nobody names any more, as groups of names say it.
+//! Blocks that nobody names any more, as groups of names tell of them.
 
 use crate::discards::Unused;
 use crate::leader::Leader;
@@ -7,8 +7,9 @@ use proto::{Code, Failure};
 use std::collections::HashSet;
 use types::{BlockName, ContainerId};
 
-/// Of one call.
+/// The most containers that one call may name.
 const CONTAINERS_MAX: usize = 64;
+/// The most blocks that one call may name.
 const BLOCKS_MAX: usize = 16_384;
 
 pub(super) fn discard_blocks(

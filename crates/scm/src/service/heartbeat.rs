@@ -27,9 +27,10 @@ use types::{NodeId, PipelineId};
 /// The time that the answer to a node without pipelines waits for rounds of pipeline creation: a node that
 /// just joined hears of its pipelines as soon as they exist, not at its next heartbeat.
 const FIRST_PIPELINES_WAIT: Duration = Duration::from_millis(500);
-/// Reports of one heartbeat.
+/// The most reports on pipelines in one heartbeat.
 const PIPELINE_REPORTS_MAX: usize = 10_000;
-/// Replicas and lost replicas of one heartbeat; a full report of more comes in parts. Two to three megabytes.
+/// The most replicas and lost replicas in one heartbeat, two to three megabytes; a full report of more comes
+/// in parts.
 const CONTAINER_REPORTS_MAX: usize = 10_000;
 
 pub(crate) async fn heartbeat(
@@ -58,7 +59,7 @@ pub(crate) async fn heartbeat(
     let clock = ClockApart::of(request.clock_ms, leader.clock.now_ms());
     let (places_changed, reports_changed) = leader.change_nodes(|_, nodes| {
         let places = nodes.see(node, request.disks, Instant::now());
-        // 0: a node of a version that does not say it.
+        // A node of a version that does not tell its clock says 0.
         if request.clock_ms != 0 && nodes.see_clock(node, clock) {
             warn!(%node, problem = clock.problem(), "clocks are apart");
         }
@@ -112,8 +113,8 @@ fn lost_log(tables: &Tables, node: NodeId, report: &PipelineReport) -> Option<Co
     Some(Command::NoteLostLog(NoteLostLogCommand { pipeline, replica }))
 }
 
-/// Notes in SCM's log what has ended late, by all that its node has told now, before the node hears anything:
-/// it waits for that before it lets go of what is left.
+/// Notes in SCM's log which members have ended late, by all that their node has told now, before the node
+/// hears anything: it waits for that before it lets go of what is left.
 async fn note_late_ends(leader: &Leader, node: NodeId) -> Result<(), Failure> {
     for command in leader.read(|world| late_ends(node, world)) {
         leader.propose(command).await?;
@@ -137,7 +138,7 @@ fn late_ends(node: NodeId, world: &World<'_>) -> Vec<Command> {
     late.collect()
 }
 
-/// Whether SCM's log has that the replica said that it has ended.
+/// Whether SCM's log says that the replica has told of its end.
 fn is_noted(record: &PipelineRecord, replica: u64) -> bool {
     record.ended.iter().any(|end| end.replica == replica)
 }
@@ -157,7 +158,8 @@ fn strangers(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> HashS
     })
 }
 
-/// A node that moved, or whose disks are not those it registered with, goes into the log again.
+/// Whether the node is registered with this address and these disks: one that moved, or has other disks, goes
+/// into the log again.
 fn registered_like_this(record: &NodeRecord, address: &str, disks: &[DiskReport]) -> bool {
     record.address == address
         && record.disks.len() == disks.len()
@@ -203,10 +205,11 @@ fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
     })
 }
 
-/// Pipelines that it has and a forced reset has lost.
+/// The pipelines that the node has and is to describe: a forced reset has lost them, or they are known by
+/// their containers alone.
 fn answer_describe(tables: &Tables, nodes: &Nodes, node: NodeId) -> Vec<u64> {
     let lost = nodes.pipelines_on(node).filter(|pipeline| is_to_be_described(tables, *pipeline));
-    // In the same order each time: who is asked for others than before answers at once.
+    // Their order is the same each time: a node that is asked for others than before answers at once.
     let lost: BTreeSet<PipelineId> = lost.collect();
     lost.into_iter().take(DESCRIBED_MAX).map(|pipeline| pipeline.0).collect()
 }
@@ -220,8 +223,8 @@ fn answer_tasks(world: &World<'_>, replication: &Replication, node: NodeId) -> V
     orders.chain(replication.rolls.of(node, world)).chain(replication.discards.of(node, world)).collect()
 }
 
-/// A pipeline that is over is still to be ended on a node that comes late: what it has counts only once SCM
-/// has heard it, and it says nothing of a log that it has let go of.
+/// The pipeline as the node is told of it. One that is over is still to be ended on a node that comes late:
+/// what the node has counts only once SCM has heard it, and it says nothing of a log that it has let go of.
 fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: NodeId) -> Pipeline {
     let is_unheard = |member: &PipelineMember| {
         nodes.member_report(record, member).is_some()
@@ -236,8 +239,9 @@ fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: Nod
     }
 }
 
-/// All that are not over, and those that are over and the node still has something of: it is to let go of
-/// them. Where a creation was interrupted, that is an open container alone.
+/// The pipelines that a node is told of: those that are not over, and those that are over and that it still
+/// has something of, which it is to let go of. Where a creation was interrupted, that is an open container
+/// alone.
 fn answer_pipelines<'a>(tables: &'a Tables, nodes: &Nodes, node: NodeId) -> Vec<&'a PipelineRecord> {
     let found: BTreeSet<PipelineId> =
         nodes.pipelines_on(node).chain(nodes.replicas().open_pipelines_on(node)).collect();

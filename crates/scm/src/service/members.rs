@@ -30,7 +30,7 @@ pub(crate) async fn transfer(leader: &Leader, request: TransferScmLeaderRequest)
     let members = leader.group.members();
     let others = members.all.iter().filter(|member| member.replica != leader.group.replica());
     let target = match request.address.as_str() {
-        // The first that can: one that lags or is away refuses at once.
+        // The first member that can lead gets the lead: one that lags or is away refuses at once.
         "" => others.map(|member| member.replica).collect::<Vec<_>>(),
         address => {
             let at = members.all.iter().find(|member| member.address == address);
@@ -57,8 +57,8 @@ pub(crate) async fn transfer(leader: &Leader, request: TransferScmLeaderRequest)
     Err(last)
 }
 
-/// This replica leads no more. Who does is the one that was wanted, or was elected by others meanwhile: then
-/// it is asked again there.
+/// Checks that the replica that was wanted leads. Where others have elected another one meanwhile, the caller
+/// is sent there, to ask again.
 fn check_moved(leader: &Leader, wanted: ReplicaId) -> Result<(), Failure> {
     let leads = leader.group.status().leader;
     match leads.as_ref().is_some_and(|member| member.replica == wanted) {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use types::NodeId;
 
-/// The time by which the clocks of two leaders may be apart: thirty days. Numbers of fences are times.
+/// The time by which the clocks of two leaders may be apart, thirty days: numbers of fences are times.
 const FENCES_AHEAD_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
 
 pub(super) fn list(leader: &Leader) -> ListOmsResponse {
@@ -88,7 +88,8 @@ fn group_info(world: &World<'_>, group: u64) -> OmGroupInfo {
     }
 }
 
-/// The members of the record, and whatever else OMs have of that group. A directory that was replaced is gone.
+/// The members of the record, and whatever else OMs have of that group. A replica in a directory that was
+/// replaced is gone.
 fn replica_infos(world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> Vec<OmReplicaInfo> {
     let info = |member: &OmMemberRecord| {
         let om = NodeId(member.om);
@@ -189,7 +190,7 @@ pub(super) async fn give_up(leader: &Leader, request: GiveUpOmGroupRequest) -> R
     Ok(())
 }
 
-/// One more group; it is founded as soon as an OM is there for it.
+/// Makes one more group, which is founded as soon as an OM is there for it.
 pub(super) async fn create(leader: &Leader) -> Result<CreateOmGroupResponse, Failure> {
     let reply = leader.propose(Command::CreateOmGroup(CreateOmGroupCommand { up_to: 0 })).await?;
     if !reply.refused.is_empty() {
@@ -200,7 +201,7 @@ pub(super) async fn create(leader: &Leader) -> Result<CreateOmGroupResponse, Fai
     Ok(CreateOmGroupResponse { group: reply.om_group })
 }
 
-/// All groups are to come back from a backup; answers which.
+/// Begins to restore all groups from a backup; answers which groups wait for its rows.
 pub(super) async fn begin_restore(
     leader: &Leader,
     request: BeginOmRestoreRequest,
@@ -217,7 +218,7 @@ pub(super) async fn begin_restore(
         if !reply.refused.is_empty() {
             return Err(Failure::new(Code::PreconditionFailed, reply.refused));
         }
-        // What groups called unused before they were lost may be named by what comes back.
+        // Blocks that groups called unused before they were lost may be named by what comes back.
         leader.plan(|_, replication| replication.discards.forget_asked());
         warn!(
             groups = count,
@@ -262,7 +263,7 @@ fn check_all_are_lost(world: &World<'_>, backup: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// All groups have their rows, and are founded with them.
+/// Ends the restore of a backup: all groups have their rows, and are founded with them.
 pub(super) async fn end_restore(leader: &Leader, request: EndOmRestoreRequest) -> Result<(), Failure> {
     let EndOmRestoreRequest { backup } = request;
     leader.read(|world| {
@@ -289,7 +290,7 @@ pub(super) async fn end_restore(leader: &Leader, request: EndOmRestoreRequest) -
     Ok(())
 }
 
-/// Keeps how far the root of names is, for whoever is put back to what it was.
+/// Keeps how far the root of names is, so that a root that was put back to what it was hears of it.
 pub(super) async fn note_fences(
     leader: &Leader,
     request: NoteFencesRequest,
@@ -305,7 +306,8 @@ pub(super) async fn note_fences(
     Ok(NoteFencesResponse { known: reply.fences })
 }
 
-/// Refuses to give up what an OM has that is not dead, or may have: it has not told this leader.
+/// Refuses to give up a group that an OM which is not dead has, or may have, as long as it has not told this
+/// leader what it has.
 fn check_nobody_has_it(world: &World<'_>, group: u64) -> Result<(), Failure> {
     if group != ROOT_OF_NAMES && world.tables.om_group(group).is_none() {
         return Err(Failure::new(Code::NotFound, format!("no group {group}")));
@@ -317,7 +319,7 @@ fn check_nobody_has_it(world: &World<'_>, group: u64) -> Result<(), Failure> {
     }
     let is_founded = world.tables.om_group(group).is_some_and(|record| record.is_founded);
     let has_it = |om: NodeId| Some((om, world.oms.replica(om, group)?.report.replica));
-    // What was begun, and never served anybody, is no loss.
+    // A group that was begun, and never served anybody, is no loss.
     let found = if is_founded { living().find_map(has_it) } else { om_groups::names_are_on(world, group) };
     match found {
         None => Ok(()),

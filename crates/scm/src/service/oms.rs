@@ -36,7 +36,7 @@ pub(super) async fn register(
 }
 
 /// Refuses a directory that is at another address as well: a copy that was started would vote as the same
-/// replica. One that moved comes as soon as nothing is heard from where it was.
+/// replica. A directory that moved is let in as soon as nothing is heard from where it was.
 fn check_is_alone(leader: &Leader, request: &RegisterOmRequest) -> Result<(), Failure> {
     let there = leader.read(|world| {
         let record = world.tables.om_by_uuid(&request.uuid)?;
@@ -100,7 +100,7 @@ pub(super) async fn heartbeat(
     let clock = ClockApart::of(request.clock_ms, leader.clock.now_ms());
     let changed = leader.change_oms(|oms| {
         let changed = oms.hear(om, request.replicas, Instant::now());
-        // 0: one that does not say it.
+        // An OM that does not tell its clock says 0.
         if request.clock_ms != 0 && oms.hear_clock(om, clock) {
             warn!(%om, problem = clock.problem(), "clocks are apart");
         }
@@ -119,7 +119,7 @@ pub(super) async fn heartbeat(
     Ok(leader.read(|world| om_orders::answer(world, om)))
 }
 
-/// Whether the OM has nothing to do yet, or has begun a group of which that is not noted.
+/// Whether the OM has nothing to do yet, or has begun a group, and that is not noted yet.
 fn waits_for_decision(world: &World<'_>, om: NodeId) -> bool {
     let records = || world.tables.om_groups().values();
     let is_member = |record: &&OmGroupRecord| record.members.iter().any(|on| on.om == om.0);

@@ -1,4 +1,4 @@
-//! Where the bytes are, and why those that are dead are still there, as operators see it.
+//! The space as operators see it: where the bytes are, and why those that are dead are still there.
 
 use super::containers;
 use crate::discards::{Asked, Standing, Waiting};
@@ -41,7 +41,7 @@ pub(super) fn explain(leader: &Leader, request: &ExplainSpaceRequest) -> Result<
         let info = containers::info(record, world.tables, world.nodes, replication, world.now);
         let discards = &replication.discards;
         let waiting = discards.of_container(container);
-        // It may have changed since it was asked.
+        // The standing may have changed since the container was looked at.
         let standing = waiting.map(|_| discards.standing(container, world, &replication.tasks));
         Ok(ContainerSpace {
             info: Some(info),

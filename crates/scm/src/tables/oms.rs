@@ -9,10 +9,10 @@ use types::{NodeId, ReplicaId};
 /// The members that a group of names is to have. With fewer OMs it has one: two would bear less.
 pub(crate) const OM_MEMBERS: usize = 3;
 
-/// Groups of names that there may be: each OM has a database and a log for each of its own.
+/// The most groups of names: each OM has a database and a log for each of its own.
 pub(crate) const OM_GROUPS_MAX: usize = 256;
 
-/// The root of the names: it knows which group has which bucket. It is there without being made.
+/// The root of the names: it knows which group has which bucket. The root is there without being made.
 pub(crate) const ROOT_OF_NAMES: u64 = 0;
 
 /// The replica of the names that an OM had before SCM placed groups. No other replica of names has this id.
@@ -23,7 +23,7 @@ const NOTE_OF_BEFORE: &str = "flotilla/om/0";
 /// The group of these names.
 const GROUP_OF_BEFORE: u64 = ROOT_OF_NAMES;
 
-/// Replicas that a group's record remembers besides its members, of each kind: twenty bytes each.
+/// The most replicas of each kind that a group's record remembers besides its members: twenty bytes each.
 const REMEMBERED_MAX: usize = 1000;
 
 /// A replica of a group of names where it is. Two directories of before may have one of the same id.
@@ -48,7 +48,7 @@ impl OmReplica {
         records.iter().map(OmReplica::from).collect()
     }
 
-    /// The last of these, as many as are remembered.
+    /// The last of these records, as many as are remembered.
     pub(crate) fn last_kept(mut records: Vec<OmMemberRecord>) -> Vec<OmMemberRecord> {
         records.split_off(records.len().saturating_sub(REMEMBERED_MAX))
     }
@@ -100,7 +100,7 @@ impl Tables {
         self.lost_numbers.contains_key(&Counter::Replica)
     }
 
-    /// Whether there is this group, or was, be it by those that a forced reset gave up.
+    /// Whether this group was ever made, be it by those that a forced reset gave up.
     pub(crate) fn may_have_made_om_group(&self, group: u64) -> bool {
         group < self.counter(Counter::OmGroup)
     }
@@ -145,14 +145,15 @@ impl TablesMut<'_> {
         }
     }
 
-    /// The group's record says from here on what the note said.
+    /// Removes the note of names of before: the group's record says from here on what it said.
     pub(crate) fn forget_names_of_before(&mut self, group: u64) {
         if group == GROUP_OF_BEFORE && self.directory.key(NOTE_OF_BEFORE).is_some() {
             self.remove_key(NOTE_OF_BEFORE.to_owned(), false);
         }
     }
 
-    /// Those that a forced reset gave up may have founded what is not founded here, and changed what is.
+    /// Marks all groups as uncertain: members of SCM that a forced reset gave up may have founded what is not
+    /// founded here, and changed what is.
     pub(super) fn doubt_om_groups(&mut self) {
         let records: Vec<OmGroupRecord> = self.om_groups.values().cloned().collect();
         for record in records {
@@ -161,7 +162,7 @@ impl TablesMut<'_> {
     }
 }
 
-/// The duty of an OM; one of which nobody wants anything else is in service.
+/// The duty of an OM; one that has none is in service.
 pub(crate) fn om_duty(record: &OmRecord) -> NodeDuty {
     duty_or_service(record.duty())
 }

@@ -23,7 +23,7 @@ impl TablesMut<'_> {
         self.draw(Counter::Revision)
     }
 
-    /// `instance.mod_revision` was drawn for this.
+    /// Puts an instance, whose `mod_revision` was drawn for this.
     pub(crate) fn put_instance(&mut self, instance: Instance) {
         self.batch.put(instance_key(&instance.service, &instance.id), instance.encode_to_vec());
         self.tell(instance.mod_revision, Change::Instance(instance.clone()), false);
@@ -38,7 +38,7 @@ impl TablesMut<'_> {
         revision
     }
 
-    /// `entry.mod_revision` was drawn for this.
+    /// Puts a key, whose `mod_revision` was drawn for this.
     pub(crate) fn put_key(&mut self, entry: KeyValue) {
         self.batch.put(key_key(&entry.key), entry.encode_to_vec());
         self.tell(entry.mod_revision, Change::Key(entry.clone()), false);
@@ -62,7 +62,8 @@ fn key_key(key: &str) -> Vec<u8> {
     [&[KEYS], key.as_bytes()].concat()
 }
 
-/// A service's name has no zero byte, so instances stand together by service.
+/// The key of an instance in RocksDB. A service's name has no zero byte, so instances stand together by
+/// service.
 fn instance_key(service: &str, id: &str) -> Vec<u8> {
     [&[INSTANCES], service.as_bytes(), &[0], id.as_bytes()].concat()
 }

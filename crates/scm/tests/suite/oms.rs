@@ -125,7 +125,7 @@ fn names(members: &[OmMember]) -> BTreeSet<(u64, u64)> {
     members.iter().map(|member| (member.replica, member.om)).collect()
 }
 
-/// All of these beat until it is so.
+/// Has all of these OMs send heartbeats until it is so.
 async fn beat_until(
     server: &mut Server,
     group: &mut Group,

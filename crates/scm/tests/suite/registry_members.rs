@@ -218,7 +218,7 @@ fn has_lapsed_one(event: &Event) -> bool {
     }
 }
 
-/// Both the instance and the key.
+/// Whether both the instance and the key have lapsed.
 fn has_lapsed(events: &[Event]) -> bool {
     events.iter().filter(|event| has_lapsed_one(event)).count() == 2
 }

@@ -91,7 +91,7 @@ impl Server {
         tokio::time::timeout(DEADLINE, self.served).await.expect("the server ends with its streams").unwrap();
     }
 
-    /// One without labels, as Prometheus would see it now.
+    /// A metric without labels, as Prometheus would see it now.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let mut exposition = Exposition::default();
         self.scm.expose(&mut exposition);

@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 /// The report of a drill.
 pub(crate) struct Report {
     pub(crate) drill: &'static str,
-    /// From the death of a leader to the first write its successor acknowledged.
+    /// The times from the death of a leader to the first write that its successor acknowledged.
     pub(crate) failovers: Vec<Duration>,
     pub(crate) acknowledged: u64,
 }
@@ -52,7 +52,7 @@ async fn one_of_three_goes_on_after_forced_recovery() {
 
 type Drill = (&'static str, fn() -> BoxFuture<'static, Report>);
 
-/// The five of `./dev drill raft`, the first one with connections that break as well as with silence.
+/// The five drills of `./dev drill raft`, the first one with connections that break as well as with silence.
 const DRILLS: &[Drill] = &[
     ("symmetric", || partition::symmetric(Link::Held).boxed()),
     ("symmetric-broken", || partition::symmetric(Link::Cut).boxed()),
@@ -62,8 +62,8 @@ const DRILLS: &[Drill] = &[
     ("recovery", || recovery::forced().boxed()),
 ];
 
-/// For `./dev drill raft`: FLOTILLA_DRILL_REPEAT times each drill, a line of JSON for each and one for all at
-/// the end. Without that variable once, and judged as among tests.
+/// Runs each drill FLOTILLA_DRILL_REPEAT times for `./dev drill raft`, with a line of JSON for each and one
+/// for all at the end. Without that variable it runs each once, and judges as among tests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes; run by ./dev drill raft"]
 async fn campaign() {
@@ -73,7 +73,7 @@ async fn campaign() {
     for run in 1..=repeat {
         for (name, drill) in DRILLS {
             let begun = tokio::time::Instant::now();
-            // A failed one has said why; the others go on.
+            // A drill that failed has said why; the others go on.
             match AssertUnwindSafe(drill()).catch_unwind().await {
                 Ok(report) => {
                     println!(

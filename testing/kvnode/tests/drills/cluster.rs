@@ -12,8 +12,8 @@ pub(crate) const NODES: usize = 3;
 pub(crate) const GROUPS: u32 = 3;
 /// The times of the groups that Flotilla's own metadata lives in.
 pub(crate) const TIMING: Timing = Timing::METADATA;
-/// A machine that also compiles, or that others use, stands still for longer than the lease of [`TIMING`] now
-/// and then.
+/// The times for a machine that also compiles, or that others use: now and then it stands still for longer
+/// than the lease of [`TIMING`].
 const PATIENT: Timing = Timing {
     heartbeat: Duration::from_millis(300),
     election_min: Duration::from_secs(3),
@@ -22,12 +22,14 @@ const PATIENT: Timing = Timing {
 /// Longer than anything takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// This is `./dev drill raft`, which has the machine for itself: only here do durations prove anything.
+/// Whether this is `./dev drill raft`, which has the machine for itself: only there do durations prove
+/// anything.
 pub(crate) fn is_campaign() -> bool {
     std::env::var_os("FLOTILLA_DRILL_REPEAT").is_some()
 }
 
-/// For drills in which leaders must stay: among tests they must not lose their lease to a busy machine.
+/// The times for drills in which leaders must stay: among tests they must not lose their lease to a busy
+/// machine.
 pub(crate) fn steady_timing() -> Timing {
     if is_campaign() { TIMING } else { PATIENT }
 }
@@ -121,7 +123,7 @@ impl Cluster {
         introduce(&self.network, &self.addresses, n, &ready);
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM to a node, and waits for its end.
     pub(crate) async fn stop_node(&mut self, n: usize) {
         let status = tokio::task::block_in_place(|| self.processes[n].terminate());
         assert!(status.success(), "node {} ended with {status}", n + 1);
@@ -136,7 +138,7 @@ impl Cluster {
         self.client.facts(node_id(n)).await.ok()
     }
 
-    /// Of the nodes that run.
+    /// The facts of the nodes that run.
     pub(crate) async fn all_facts(&self) -> Vec<NodeFacts> {
         let mut all = Vec::new();
         for n in 0..NODES {
@@ -289,7 +291,7 @@ impl Cluster {
         }
     }
 
-    /// Everything the nodes say to each other takes this much longer.
+    /// Makes everything that the nodes say to each other take this much longer.
     pub(crate) fn slow_down(&self, by: Duration) {
         (0..NODES).for_each(|n| self.network.set_all(n, Link::Slow(by)));
     }

@@ -4,10 +4,10 @@ use crate::load::{Load, Written, assert_kept};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Leaders killed in one drill.
+/// The number of leaders that are killed in one drill.
 const ROUNDS: usize = 3;
 
-/// From the death of a leader to the first write that its successor acknowledges.
+/// The longest time from the death of a leader to the first write that its successor acknowledges.
 ///
 /// ```text
 /// dead        the lease of the followers ends    the first of them stands       split once      elected, first write
@@ -23,10 +23,10 @@ pub(crate) const BOUND: Duration =
     Duration::from_millis(3 * TIMING.election_max.as_millis() as u64 + SLACK_MS);
 const SLACK_MS: u64 = 1500;
 
-/// kill -9 of leaders under load.
+/// Kills leaders under load, with SIGKILL.
 pub(crate) async fn kill_leader() -> Report {
     let mut cluster = Cluster::start().await;
-    // So that there is always something under way when a leader dies.
+    // The delay makes something be under way whenever a leader dies.
     cluster.slow_down(Duration::from_millis(2));
     let load = Load::start(&cluster, DEADLINE);
     let mut deaths = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) async fn kill_leader() -> Report {
         cluster.wait_caught_up(leader).await;
         assert!(load_goes_on.elapsed() < DEADLINE, "node {} is back in time", leader + 1);
     }
-    // The last successor's first write.
+    // This waits for the last successor's first write.
     let (last_group, _) = *deaths.last().expect("there were rounds");
     cluster.client.read(last_group, b"nothing").await.expect("the last group answers");
     let written = load.stop().await;

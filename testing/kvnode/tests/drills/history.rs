@@ -7,7 +7,7 @@ use std::collections::HashMap;
 pub(crate) struct History {
     pub(crate) acknowledged: Vec<u64>,
     pub(crate) unknown: Vec<u64>,
-    /// Certainly not done.
+    /// The numbers of appends that were certainly not done.
     pub(crate) refused: Vec<u64>,
 }
 

@@ -10,9 +10,9 @@ use testkit::Process;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Writers of each group.
+/// The number of writers of each group.
 const WRITERS: u32 = 4;
-/// Numbers under one key: each append writes all of them again.
+/// The most numbers under one key: each append writes all of them again.
 const NUMBERS_PER_KEY: u64 = 256;
 
 /// Writers that append one number after the other, each to keys of its own.
@@ -25,19 +25,20 @@ pub(crate) struct Written {
     pub(crate) group: u32,
     writer: u32,
     pub(crate) history: History,
-    /// When acknowledged writes were begun and acknowledged.
+    /// The times when acknowledged writes were begun and acknowledged.
     pub(crate) acknowledged_at: Vec<(Instant, Instant)>,
-    /// When writers were told that the outcome is unknown.
+    /// The times when the writer was told that an outcome is unknown.
     unknown_at: Vec<Instant>,
 }
 
 impl Load {
-    /// `within`: how long a writer tries one write before it takes it for failed.
+    /// Starts writers. `within`: how long a writer tries one write before it takes it for failed.
     pub(crate) fn start(cluster: &Cluster, within: Duration) -> Load {
         Load::start_after(cluster, within, 0)
     }
 
-    /// Writers that are numbered from `first` on, so that their keys are not those of writers before them.
+    /// Starts writers that are numbered from `first` on, so that their keys are not those of writers before
+    /// them.
     pub(crate) fn start_after(cluster: &Cluster, within: Duration, first: u32) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let client = client_of(&cluster.addresses, within);
@@ -135,8 +136,8 @@ pub(crate) fn unknown_between(written: &[Written], begun: Instant, ended: Instan
     times.filter(|at| (begun..ended).contains(*at)).count()
 }
 
-/// Everything that was written is as its writers were told, and no group and no process failed. Answers how
-/// many writes were acknowledged.
+/// Checks that everything that was written is as its writers were told, and that no group and no process
+/// failed. Answers how many writes were acknowledged.
 pub(crate) async fn assert_kept(cluster: &Cluster, written: &[Written]) -> u64 {
     let mut wrong = failed_groups(&cluster.all_facts().await);
     wrong.extend(cluster.processes.iter().flat_map(Process::logs).filter_map(|log| first_panic(&log)));
@@ -152,7 +153,7 @@ fn failed_groups(nodes: &[NodeFacts]) -> Vec<String> {
     failed.map(|group| format!("group {} has failed: {group:?}", group.group)).collect()
 }
 
-/// A panic that ends a task and not its process shows in its log only.
+/// The first panic in a process's log: one that ends a task and not its process shows nowhere else.
 fn first_panic(log: &str) -> Option<String> {
     log.lines().find(|line| line.contains("panicked")).map(|line| format!("a process said: {line}"))
 }

@@ -4,7 +4,7 @@ use crate::load::{Load, assert_kept};
 use crate::proxy::Link;
 use std::time::Duration;
 
-/// Long enough for a node that hears nothing to stand for election: the lease of the leader it heard last is
+/// A time in which a node that hears nothing stands for election: the lease of the leader it heard last is
 /// `election_max`, its first attempt comes at most `election_max` after that, and so does each further one.
 /// Two of them in the campaign; one among tests, where all of this takes longer.
 fn long_silence() -> Duration {
@@ -12,7 +12,7 @@ fn long_silence() -> Duration {
     if is_campaign() { 3 * election_max } else { 2 * election_max + Duration::from_secs(1) }
 }
 
-/// Long enough for a node that is back to do harm, if it ever would.
+/// A time in which a node that is back would do harm, if it ever did.
 fn watch_time() -> Duration {
     let election_max = steady_timing().election_max;
     if is_campaign() { 2 * election_max } else { election_max }
@@ -22,8 +22,8 @@ fn watch_time() -> Duration {
 pub(crate) async fn symmetric(link: Link) -> Report {
     let cluster = Cluster::start_with(steady_timing(), &[]).await;
     let load = Load::start(&cluster, DEADLINE);
-    // Of the group that is watched it must not be the leader; it may lead others, which elect another leader
-    // meanwhile.
+    // The node must not be the leader of the group that is watched; it may lead others, which elect another
+    // leader meanwhile.
     let (leader, term) = cluster.leader(1).await;
     let cut_off = (leader + 1) % NODES;
     let applied_before = cluster.group_facts_of_running(cut_off, 1).await.applied;

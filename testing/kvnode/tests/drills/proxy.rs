@@ -28,7 +28,7 @@ pub(crate) struct Network {
     links: Vec<watch::Sender<Link>>,
     ports: Vec<SocketAddr>,
     targets: Vec<Arc<Mutex<Option<SocketAddr>>>>,
-    /// For each port, who serves it.
+    /// The task that serves each port.
     serving: Vec<AbortHandle>,
     tasks: JoinSet<()>,
 }
@@ -63,7 +63,7 @@ impl Network {
         }
     }
 
-    /// As it was before it was taken down, at the same ports.
+    /// Serves a node's ports again, as before it was taken down.
     pub(crate) async fn bring_up(&mut self, node: usize) {
         for from in 0..self.nodes {
             let at = from * self.nodes + node;
@@ -72,12 +72,12 @@ impl Network {
         }
     }
 
-    /// Where `from` reaches `to`.
+    /// The address at which `from` reaches `to`.
     pub(crate) fn port(&self, from: usize, to: usize) -> SocketAddr {
         self.ports[from * self.nodes + to]
     }
 
-    /// Where `node` is, as it says after each start.
+    /// Notes the address of `node`, as it says that after each start.
     pub(crate) fn place(&self, node: usize, address: SocketAddr) {
         *self.targets[node].lock().unwrap() = Some(address);
     }
@@ -86,7 +86,7 @@ impl Network {
         self.links[from * self.nodes + to].send_replace(link);
     }
 
-    /// Both directions between a node and all others.
+    /// Sets both directions between a node and all others.
     pub(crate) fn set_all(&self, node: usize, link: Link) {
         for other in (0..self.nodes).filter(|&other| other != node) {
             self.set(node, other, link);
@@ -117,7 +117,7 @@ async fn serve(
     }
 }
 
-/// Ends with either direction: a broken connection is broken for both.
+/// Relays until either direction ends: a broken connection is broken for both.
 async fn relay(
     caller: TcpStream,
     target: SocketAddr,

@@ -27,8 +27,8 @@ fn flotilla() -> PathBuf {
     binary
 }
 
-/// `flotilla debug unsafe-reset-membership` on a group of a node that does not run, all others said to be
-/// lost.
+/// Runs `flotilla debug unsafe-reset-membership` on a group of a node that does not run, with all others said
+/// to be lost.
 fn reset(cluster: &Cluster, survivor: usize, group: u32, more: &[&str]) -> Said {
     let mut command = Command::new(flotilla());
     command.args(["debug", "unsafe-reset-membership"]).arg(cluster.data_dir(survivor).join("disk"));
@@ -56,7 +56,7 @@ pub(crate) async fn forced() -> Report {
     let written = load.stop().await;
     cluster.wait_caught_up(SURVIVOR).await;
 
-    // Two that hang: their group is healthy, and goes on with them.
+    // Two nodes that hang are not lost: their group is healthy, and goes on with them.
     cluster.stop_node(SURVIVOR).await;
     others(SURVIVOR).for_each(|n| cluster.processes[n].pause());
     reset(&cluster, SURVIVOR, 1, &["--yes"]).assert(1, &["may live", "did not answer within"]);
@@ -85,7 +85,8 @@ pub(crate) async fn forced() -> Report {
     Report { drill: "majority loss and forced recovery", failovers: Vec::new(), acknowledged }
 }
 
-/// Their processes end, and so do the ports at which the survivor knew them: nobody listens there.
+/// Kills the other nodes for good, and closes the ports at which the survivor knew them: nobody listens
+/// there.
 fn lose_others(cluster: &mut Cluster, survivor: usize) {
     for n in others(survivor) {
         cluster.kill_node(n);

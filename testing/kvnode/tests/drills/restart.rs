@@ -4,7 +4,7 @@ use crate::load::{Load, Written, acknowledged_between, assert_kept, longest_stal
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Entries every group commits after each restart, before the next.
+/// The number of entries that every group commits after each restart, before the next.
 const PROGRESS: u64 = 50;
 
 /// The longest a group may acknowledge nothing while its leader is stopped in order.

@@ -18,10 +18,10 @@ use tokio::time::sleep;
 use types::{BlockName, ContainerId};
 
 const GROUP: u64 = 7;
-/// What a group may ask for at once.
+/// The most containers that one call names.
 const CONTAINERS_MAX: usize = 64;
 const PAUSE_MS_MAX: u64 = 500;
-/// Of so many turns one condemns all of a container.
+/// One turn in so many condemns all of a container.
 const WHOLE_ONE_IN: u64 = 8;
 /// A view that is older says nothing of who has what when a block is called gone.
 const VIEW_AGE_MAX: Duration = Duration::from_secs(2);

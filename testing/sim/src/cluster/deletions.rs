@@ -12,22 +12,24 @@ use types::{ContainerId, OwnerId};
 
 const REPLICAS: usize = 3;
 const LOOK_MS: u128 = 200;
-/// Who is lost is missed by SCM (`stale_after`), and by a node that has its order already, a moment later.
+/// The time within which SCM (`stale_after`), and a moment later a node that has its order already, miss a
+/// machine that is lost.
 const MISSED_WITHIN: Duration = Duration::from_secs(5);
 /// A node may carry out for so long what it was told (`ORDER_HOLDS` and a heartbeat), whatever SCM has heard since.
 const ORDERED_WITHIN: Duration = Duration::from_secs(35);
 
-/// As it was when last looked at.
+/// The replicas on all machines, as they were when last looked at.
 #[derive(Default)]
 pub(super) struct Holdings {
     held: BTreeMap<usize, BTreeSet<OwnerId>>,
     /// Containers of machines that a scheme took away, whatever was going on, and when.
     lost: Vec<(Duration, BTreeSet<OwnerId>)>,
-    /// Which machine has which replica that SCM took for good.
+    /// The replicas that SCM took for good, each with its machine.
     good: BTreeSet<(usize, ContainerId)>,
-    /// Which has one of a closed container that it has not taken for good since then.
+    /// The replicas of closed containers that SCM does not take for good, each with its machine and since
+    /// when.
     bad: BTreeMap<(usize, ContainerId), Duration>,
-    /// Those of which a view from afterwards is still to tell what the others were worth.
+    /// The deletions of which a view from afterwards is still to tell what the other replicas were worth.
     deletions: Vec<Deletion>,
     judged_at: Duration,
 }
@@ -48,12 +50,12 @@ impl Holdings {
         self.held.remove(&machine);
     }
 
-    /// A machine is gone in the middle of whatever is going on.
+    /// Notes that a machine is lost in the middle of whatever is going on.
     pub(super) fn lose(&mut self, machine: usize, now: Duration) {
         self.lost.push((now, self.held.remove(&machine).unwrap_or_default()));
     }
 
-    /// How many had it of whom it is not known yet that they are lost.
+    /// The number of machines that had the container and are lost, which SCM may not know yet.
     fn missed(&self, owner: OwnerId, now: Duration) -> usize {
         let is_it =
             |(at, held): &&(Duration, BTreeSet<OwnerId>)| now < *at + MISSED_WITHIN && held.contains(&owner);
@@ -144,7 +146,7 @@ impl Run {
         }
     }
 
-    /// Not those whose records a fault has just taken.
+    /// The machines that have a container now, without those whose records a fault has just taken.
     pub(super) fn holders_now(&self, owner: OwnerId) -> BTreeSet<usize> {
         let there = self.nodes().filter(|node| !self.gone.contains(node));
         there.filter(|node| self.owners(*node).contains(&owner)).collect()
@@ -161,7 +163,8 @@ impl Run {
     }
 }
 
-/// Which machine has which replica of a closed container that SCM takes for good, and which one that it does not.
+/// The replicas of closed containers, each with its machine: those that SCM takes for good, and those that it
+/// does not.
 fn worth_now(view: &View) -> (BTreeSet<(usize, ContainerId)>, BTreeSet<(usize, ContainerId)>) {
     let (mut good, mut bad) = (BTreeSet::new(), BTreeSet::new());
     for info in view.containers.iter().filter(|info| info.state() == ContainerState::ContainerClosed) {
@@ -174,7 +177,7 @@ fn worth_now(view: &View) -> (BTreeSet<(usize, ContainerId)>, BTreeSet<(usize, C
             }
         }
     }
-    // A machine may have one on two disks.
+    // A machine may have a container on two disks: it counts as good if one of them is.
     bad.retain(|replica| !good.contains(replica));
     (good, bad)
 }
@@ -214,7 +217,8 @@ mod tests {
         }
     }
 
-    /// Four have it; the fourth's is deleted after a minute, and of one of the others SCM knew as told.
+    /// The findings where four machines have a container, the fourth's replica is deleted after a minute, and
+    /// SCM knew the third's as bad between these seconds.
     fn judged(bad_from: u64, bad_to: u64) -> Vec<String> {
         let mut holdings = Holdings::default();
         let mut found = Vec::new();

@@ -22,33 +22,35 @@ use tokio::time::sleep;
 use types::ContainerId;
 
 const REPLICAS: usize = 3;
-/// How long the view of a cluster counts as what it is.
+/// The age up to which a view of the cluster is taken for what the cluster is now.
 const VIEW_AGE_MAX: Duration = Duration::from_secs(2);
 const LOOK_MS: u128 = 50;
-/// How often an operator asks for containers to be closed.
+/// The time after which an operator asks again for containers to be closed.
 const CLOSE_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long an operator waits before he drops what SCM cannot compare.
+/// The time that an operator waits before he drops what SCM cannot compare.
 const DROPPED_AFTER: Duration = Duration::from_secs(120);
 
-/// How long a cluster may take to be well again after the last fault: what may follow one another. A
-/// connection is noticed to be dead (5 s), a node to be dead (6 s), its pipelines end without a leader (6 s),
-/// their members let go of them, and what they lack is deleted (60 s); a task that failed is given to
-/// somebody else, or to the same node after a minute, twice (120 s), and so does who could not hash or scrub
-/// a container (60 s); each container is scrubbed again (10 s). Copies take what their bytes take, besides.
+/// The time that a cluster may take to be well again after the last fault: the sum of what may follow one
+/// another. A connection is noticed to be dead (5 s), a node to be dead (6 s), its pipelines end without a
+/// leader (6 s), their members let go of them, and what they lack is deleted (60 s); a task that failed is
+/// given to another node, or to the same one after a minute, twice (120 s), and so is that of a node that
+/// could not hash or scrub a container (60 s); each container is scrubbed again (10 s). Copies take what
+/// their bytes take, besides.
 const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10);
 /// The time that copies may take at least: some tens of MiB at 200 KiB/s.
 const COPIED_WITHIN: Duration = Duration::from_secs(60);
 
-/// One round over all containers of a disk.
+/// The time that one round of scrubbing over all containers of a disk takes.
 const SCRUB_TAKES: Duration = Duration::from_secs(5);
 
-/// How long SCM may say nothing of a container that lacks a replica: until who stands still is not waited for
-/// any more (30 s), twice.
+/// The time for which SCM may say nothing of a container that lacks a replica: twice what it waits for a node
+/// that stands still (30 s).
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 impl Run {
-    /// Without faults, all is well again in time.
+    /// Stops all faults and writing, and waits until all is well again, which must be in time; returns how
+    /// long it took.
     pub(super) fn settle(&mut self) -> Result<Duration, String> {
         self.stop_faults();
         self.ledger.stop_writing();
@@ -96,7 +98,7 @@ impl Run {
         COPIED_WITHIN.max(Duration::from_secs(bytes / self.plan.datanode.copy_bytes_per_second))
     }
 
-    /// A container that lacks a replica is in trouble, and SCM says so.
+    /// Refuses a container that lacks a replica while SCM says nothing of its trouble.
     fn look_for_untold(&self, untold: &mut BTreeMap<u64, Duration>) -> Result<(), String> {
         let (now, Some(view)) = (self.world.now(), self.views.newest()) else { return Ok(()) };
         let lacks_some = |info: &&ContainerInfo| {
@@ -124,7 +126,7 @@ impl Run {
         Ok(())
     }
 
-    /// An operator wants all containers closed that have something in them.
+    /// Has an operator ask for all containers to be closed that have something in them.
     pub(super) fn close_containers(&self) {
         let Some(view) = self.views.newest() else { return };
         let mut written = self.ledger.containers();
@@ -136,15 +138,16 @@ impl Run {
                 let scm = self.scm_calls();
                 self.world.spawn(self.operator(), async move {
                     let request = CloseContainerRequest { container };
-                    // Asked again until it is.
+                    // The operator asks again until the container is closed.
                     let _ = scm.call(|mut scm| async move { scm.close_container(request).await }).await;
                 });
             }
         }
     }
 
-    /// An operator drops replicas that go on past their container and are damaged before the last record that they
-    /// know committed. Nobody can tell whether the good ones have that, so SCM keeps them until somebody says so.
+    /// Has an operator drop the replicas that go on past their container and are damaged before the last
+    /// record that they know committed. Nobody can tell whether the good ones have that, so SCM keeps them
+    /// until somebody says so.
     fn drop_what_cannot_be_compared(&self) {
         let Some(view) = self.views.newest() else { return };
         let is_unread = |info: &&ReplicaInfo| info.replica.as_ref().is_some_and(|it| it.committed_unread);
@@ -153,7 +156,7 @@ impl Run {
                 let (scm, request) =
                     (self.scm_calls(), DropReplicaRequest { container: info.container, node: node.node });
                 self.world.spawn(self.operator(), async move {
-                    // Refused where SCM repairs it by itself.
+                    // SCM refuses where it repairs the replica by itself.
                     let _ = scm.call(|mut scm| async move { scm.drop_replica(request).await }).await;
                 });
             }
@@ -271,7 +274,8 @@ impl Run {
         view.pipelines.iter().find_map(unsound_pipeline)
     }
 
-    /// The reason why a node that leaves is still needed. Of what waits for an operator nobody makes copies.
+    /// The reason why a node that leaves is still needed. Nobody makes copies of a container that waits for
+    /// an operator.
     fn stays_for(&self, view: &View, node: u64) -> Option<String> {
         let has_it = |info: &&ContainerInfo| {
             info.replicas.iter().any(|replica| replica.node.as_ref().is_some_and(|of| of.node == node))
@@ -295,8 +299,8 @@ impl Run {
         self.full.keys().any(|(machine, _)| self.plan.address(*machine) == address)
     }
 
-    /// A whole replica that cannot be marked as closed: not even the few bytes that say where it ends fit on
-    /// its disk. That disk is told of.
+    /// Whether a replica is whole and cannot be marked as closed: not even the few bytes that say where it
+    /// ends fit on its disk. SCM tells of that disk.
     fn lacks_room_for_its_end(&self, info: &ReplicaInfo) -> bool {
         let is_unmarked =
             info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaQuasiClosed);
@@ -312,8 +316,8 @@ impl Run {
         })
     }
 
-    /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room,
-    /// too.
+    /// Whether a container has three good replicas, and others on disks that are full for good: to let go of
+    /// a log takes some room, too.
     fn waits_for_room(&self, info: &ContainerInfo) -> bool {
         let good = good_replicas(info);
         let unmarked = info.replicas.iter().filter(|info| self.lacks_room_for_its_end(info)).count();
@@ -353,7 +357,7 @@ impl Run {
         None
     }
 
-    /// Blocks as they are read, replicas as the nodes know them, and the files.
+    /// Checks blocks as they are read, replicas as the nodes know them, and the files.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
         let view = self.views.newest().ok_or("SCM has shown nothing")?;
         self.read_all(&view)?;
@@ -368,8 +372,8 @@ impl Run {
         self.compare_files(&view)
     }
 
-    /// Each acknowledged block from every node: from those with a good replica, and from all others, which
-    /// have none, or one that is not read: they give the right bytes or an error.
+    /// Reads each acknowledged block from every node: from those with a good replica, and from all others,
+    /// which have none, or one that is not read, and must give the right bytes or an error.
     fn read_all(&mut self, view: &View) -> Result<(), String> {
         const READERS: usize = 8;
         // A node that is slow asks its readers to look elsewhere.
@@ -408,7 +412,7 @@ impl Run {
                         tries -= 1;
                         match read_checked(&way, &ledger, &written, 0, written.length).await {
                             Ok(_) => break None,
-                            // One whose container is gone does not get it back.
+                            // A node whose container is gone does not get it back.
                             Err(failure) if tries == 0 || failure.code == Code::NotFound => {
                                 break Some(failure);
                             }
@@ -440,7 +444,8 @@ impl Run {
         if failed.is_empty() { Ok(()) } else { self.check_failed_reads(&failed) }
     }
 
-    /// A replica that could not be read may have been one too many, and deleted meanwhile: then SCM says so soon.
+    /// Fails unless each replica that could not be read was one too many and deleted meanwhile: then SCM says
+    /// so soon.
     fn check_failed_reads(&mut self, failed: &[(Written, String, String)]) -> Result<(), String> {
         const SAID_WITHIN: Duration = Duration::from_secs(5);
         let until = self.world.now() + SAID_WITHIN;
@@ -458,8 +463,8 @@ impl Run {
         }
     }
 
-    /// SCM's word about a node's replicas is what the node has, or soon will be: a member may still be making
-    /// up for what it missed.
+    /// Compares SCM's word about a node's replicas with what the node has, or soon will have: a member may
+    /// still be making up for what it missed.
     fn compare_inventories(&mut self) -> Result<(), String> {
         const SAID_WITHIN: Duration = Duration::from_secs(60);
         let until = self.world.now() + SAID_WITHIN;
@@ -519,7 +524,7 @@ impl Run {
         Ok(())
     }
 
-    /// Each good replica of each container, byte for byte.
+    /// Compares the good replicas of each container, byte for byte.
     fn compare_files(&self, view: &View) -> Result<(), String> {
         let written = self.ledger.containers();
         let decided = view.containers.iter().filter(|info| !self.losses.excuse(info));
@@ -583,7 +588,7 @@ enum MustBe {
     RightOrAnError,
 }
 
-/// Node and address of each.
+/// Node and address of each good replica.
 fn good_replicas(info: &ContainerInfo) -> Vec<(u64, String)> {
     let is_good = |info: &&ReplicaInfo| {
         let is_there = info.node_state() == NodeState::NodeHealthy && info.duty() == NodeDuty::NodeInService;
@@ -601,7 +606,7 @@ fn good_replicas(info: &ContainerInfo) -> Vec<(u64, String)> {
 
 fn unsound_replicas(info: &ContainerInfo) -> Option<String> {
     let good = good_replicas(info);
-    // One too many, be it that it still lacks its hash, is deleted in a moment.
+    // A replica that is one too many is deleted in a moment, be it that it still lacks its hash.
     let is_counted = |info: &&ReplicaInfo| {
         info.node_state() == NodeState::NodeHealthy && info.duty() == NodeDuty::NodeInService
     };

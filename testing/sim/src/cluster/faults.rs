@@ -35,8 +35,8 @@ pub(super) enum Fault {
         disk: usize,
         free_bytes: u64,
     },
-    /// It fails after so many more changes, or with the first sync after them, until its process starts
-    /// again. A service manager may do that, and then the machine may lose power.
+    /// A disk fails after so many more changes, or with the first sync after them, until its process starts
+    /// again. A service manager may start it, and then the machine may lose power.
     FailedDisk {
         node: usize,
         disk: usize,
@@ -72,11 +72,11 @@ pub(super) enum Fault {
         rebuilt_after: Duration,
         power_lost_after: Option<Duration>,
     },
-    /// Nothing of it moves, and nothing gets to it.
+    /// A machine stands still: nothing on it moves, and nothing gets to it.
     Pause {
         machine: usize,
     },
-    /// One read in so many gets a flipped bit.
+    /// One read in so many, of one disk, gets a flipped bit.
     Misread {
         node: usize,
         disk: usize,
@@ -84,7 +84,7 @@ pub(super) enum Fault {
     },
 }
 
-/// A fault out of the seed, and how long it lasts.
+/// A random fault, and how long it lasts.
 pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, Duration)> {
     let weights = plan.weights.all();
     let mut chosen = random.below(weights.iter().sum());
@@ -94,7 +94,7 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
         is_it
     })?;
     let nodes = plan.nodes();
-    // With SCM and the clients.
+    // A partition may have SCM and the clients on either side.
     let all = plan.clients() + 1;
     let number = random.below(nodes.len() as u64) as usize;
     let (node, disk) = (nodes.start + number, random.below(plan.disks[number] as u64) as usize);
@@ -121,7 +121,7 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
             down,
         },
         7 => {
-            // Given up by SCM, and back again.
+            // SCM has given the machines up by the time they are back.
             let machines = if random.one_in(2) { vec![node] } else { some(nodes, random) };
             let down = plan.scm.dead_after + Duration::from_millis(random.below(15_000));
             Fault::Crash { machines, crash, disk: options, down }
@@ -142,7 +142,7 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
         13 => Fault::Flip,
         14 => {
             let machine = random.below(nodes.end as u64) as usize;
-            // Up to what no connection, no lease and no order outlives.
+            // The longest pauses are such that no connection, no lease and no order outlives them.
             let pause = Duration::from_millis(500 + below_one_of(random, [5000, 15_000, 60_000]));
             return Some((Fault::Pause { machine }, pause));
         }

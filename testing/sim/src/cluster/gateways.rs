@@ -19,16 +19,18 @@ use tokio::time::sleep;
 use types::ContainerId;
 
 const THINK_MS_MAX: u64 = 400;
-/// Small, as the containers of a simulation are; an object has some chunks and two blocks at most.
+/// The chunks are small, as the containers of a simulation are; an object has some chunks and two blocks at
+/// most.
 const CHUNK_BYTES: usize = 1500;
 const BLOCK_CHUNKS: u64 = 3;
 const OBJECT_BYTES_MAX: u64 = 8000;
-/// Past this a client gives up. Faults last for some seconds: with the one it outlasts most of them, with the
-/// other it is left without an outcome.
+/// The times after which a client gives up. Faults last for some seconds: with the first it outlasts most of
+/// them, with the second it is left without an outcome.
 pub(super) const DEADLINES: [Duration; 2] = [Duration::from_secs(8), Duration::from_millis(1500)];
-/// A call that is not answered is repeated so often until then.
+/// A call that is not answered is repeated so often until the client gives up.
 const TRIES: u32 = 4;
-/// A gateway's writes have numbers from this times its own: they do not meet.
+/// A gateway's writes have numbers from this times the gateway's own number, so no two gateways write the
+/// same.
 const WRITES_EACH: u64 = 1_000_000;
 
 pub(super) fn options(scms: &[String], deadline: Duration) -> ClientOptions {
@@ -57,7 +59,7 @@ pub(super) struct Gateway {
     pub(super) objects: Objects,
     pub(super) ledger: Ledger,
     pub(super) random: Random,
-    /// ETags of writes that it knows of.
+    /// The ETags of the writes that this gateway knows of.
     pub(super) etags: BTreeMap<u64, String>,
 }
 
@@ -113,7 +115,8 @@ impl Gateway {
                 self.ledger.count(|counts| counts.gateway_unknown += 1);
                 self.objects.note(key, op, asked_at, None);
             }
-            // It was not carried out, and never will be: nothing is noted, and nobody may ever see it.
+            // The change was not carried out, and never will be: nothing is noted, and nobody may ever see
+            // it.
             Err(failure) => {
                 self.ledger.count(|counts| counts.gateway_unavailable += 1);
                 self.ledger.event(format_args!("{op:?} of gateway key {key} was not carried out: {failure}"));
@@ -161,7 +164,7 @@ fn length_of(write: u64) -> u64 {
     write.wrapping_mul(0x9e37_79b9_7f4a_7c15) % OBJECT_BYTES_MAX
 }
 
-/// Whether OM says so once for all.
+/// Whether a refusal with this code is OM's last word on a request.
 fn is_decided(code: Code) -> bool {
     matches!(code, Code::NoSuchKey | Code::NoSuchBucket | Code::PreconditionFailed)
 }
@@ -195,7 +198,7 @@ async fn look_up(
     }
 }
 
-/// Right bytes, or an error: whether they came.
+/// Reads a key's bytes, which must be right: whether they came.
 async fn read_checked(client: &Client, ledger: &Ledger, found: &Key) -> bool {
     let Some(write) = write_of(found) else { return false };
     let chunks: Result<Vec<Bytes>, ClientError> =

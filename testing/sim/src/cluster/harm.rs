@@ -4,18 +4,18 @@ use disk::sim::{DATABASE_FILE, Random, SimDisk};
 use std::collections::BTreeSet;
 use types::{ContainerId, GroupId, OwnerId, PipelineId};
 
-/// The thing that is damaged or lost.
+/// The thing of a replica that is damaged or lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Harm {
-    /// Votes, and how far the log was durable.
+    /// The file `hard-state`: votes, and how far the log was durable.
     HardStateLost,
-    /// A bit in each of its two slots.
+    /// A bit in each of the two slots of `hard-state`.
     HardStateDamaged,
     /// The directory of the log. Its segments are containers, and stay.
     LogLost,
-    /// A bit of what says which replica it is, and whether it has ended.
+    /// A bit of the record that says which replica it is, and whether it has ended.
     IdentityDamaged,
-    /// All of that.
+    /// That record as a whole.
     IdentityLost,
     /// A bit of a record that others follow.
     SegmentDamaged,
@@ -38,8 +38,8 @@ impl Harm {
         *random.pick(&Harm::ALL)
     }
 
-    /// Does it to a disk that has the replica; of its containers `written` is the newest. False where there
-    /// is nothing to harm.
+    /// Does the harm to a disk that has the replica; `written` is the newest of its containers. False where
+    /// there is nothing to harm.
     pub(super) fn strike(
         self,
         disk: &SimDisk,
@@ -53,7 +53,7 @@ impl Harm {
         let done = match self {
             Harm::HardStateLost => disk.lose_stored(&hard_state),
             Harm::HardStateDamaged => {
-                // Its fields, in two slots.
+                // The fields of the hard state are written once in each of two slots.
                 let (offset, bit) = (random.below(112), random.below(8) as u8);
                 let flip = |slot: u64| disk.flip_stored_bit(&hard_state, slot + offset, bit);
                 flip(0).and_then(|()| flip(4096))
@@ -72,8 +72,9 @@ impl Harm {
                 };
                 match self {
                     Harm::SegmentLost => disk.lose_stored(segment),
-                    // Only what follows proves that it was there: a damaged record that nothing follows, and
-                    // that the log's durable mark has not come to yet, is a tail that was never written.
+                    // Only the records behind it prove that a record was there: one that is damaged, that
+                    // nothing follows, and that the log's durable mark has not come to yet, is a tail that
+                    // was never written.
                     _ if !is_followed => return false,
                     _ => {
                         let used = disk.stored(segment).map_or(0, |bytes| used_bytes(&bytes));
@@ -93,7 +94,7 @@ impl Harm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IndexHarm {
     Lost,
-    /// RocksDB finds an older one in its place, or an empty one.
+    /// RocksDB finds an older index in its place, or an empty one.
     Older,
 }
 
@@ -104,11 +105,11 @@ impl IndexHarm {
         *random.pick(&[IndexHarm::Lost, IndexHarm::Older])
     }
 
-    /// False where there is none.
+    /// Does the harm to a disk; false where it has no index.
     pub(super) fn strike(self, disk: &SimDisk, random: &mut Random) -> bool {
         let done = match self {
             IndexHarm::Lost => disk.lose_stored(IndexHarm::DIR),
-            // The number of the database: the one before a rebuild has its last bit flipped.
+            // A bit of the database's number flips: the number before a rebuild differs in its last bit.
             IndexHarm::Older => {
                 let byte = *random.pick(&[0, 4]);
                 disk.flip_stored_bit(&format!("{}/{}", IndexHarm::DIR, DATABASE_FILE), byte, 0)
@@ -118,14 +119,14 @@ impl IndexHarm {
     }
 }
 
-/// A container's, in their order.
+/// The segments of a container, in their order.
 fn segments_of(disk: &SimDisk, container: ContainerId) -> Vec<String> {
     let prefix = format!("containers/{:016x}/", OwnerId::from(container).0);
     let files = disk.files().into_iter().map(|(path, _)| path);
     files.filter(|path| path.starts_with(&prefix) && path.ends_with(".seg")).collect()
 }
 
-/// Without the room behind the last record.
+/// The bytes of a segment without the room behind the last record.
 fn used_bytes(stored: &[u8]) -> u64 {
     stored.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
 }

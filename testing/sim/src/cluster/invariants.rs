@@ -20,7 +20,7 @@ impl Run {
         self.look_for_deleted(&view);
     }
 
-    /// A replica that is bad was damaged by us, or its disk has failed.
+    /// Looks for a bad replica on a machine where no bit was flipped and no disk failed.
     fn look_for_damage(&self, view: &View) {
         for info in &view.containers {
             for (machine, replica) in replicas(info) {
@@ -34,7 +34,8 @@ impl Run {
         }
     }
 
-    /// Replicas that are CLOSED all end with the same record: they are what the container is.
+    /// Looks for CLOSED replicas of one container that end with different records: they are what the
+    /// container is.
     fn look_for_ends(&self, view: &View) {
         for info in &view.containers {
             let closed = replicas(info).filter(|(_, replica)| replica.state() == ReplicaState::ReplicaClosed);
@@ -50,8 +51,9 @@ impl Run {
         }
     }
 
-    /// A CLOSED container has all that was acknowledged in it, unless two of three lost it. (What was sent again
-    /// may stand for a chunk in the next container; a block's first record stands where it says.)
+    /// Looks for a CLOSED container that lacks something acknowledged, though no majority of its members lost
+    /// anything. (What was sent again may stand for a chunk in the next container; a block's first record
+    /// stands where it says.)
     fn look_for_cut_off(&self, view: &View) {
         let newest = self.ledger.newest_blocks();
         for info in view.containers.iter().filter(|info| !self.losses.has_lost_majority(info)) {
@@ -69,7 +71,7 @@ impl Run {
     }
 }
 
-/// Those of machines that are known, with the machine's number.
+/// The replicas on machines that are known, each with the machine's number.
 fn replicas(info: &ContainerInfo) -> impl Iterator<Item = (usize, &ContainerReplica)> {
     info.replicas.iter().filter_map(|of| {
         let machine = machine_at(&of.node.as_ref()?.address)?;

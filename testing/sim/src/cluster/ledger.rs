@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use types::{BlockName, ContainerId};
 
-/// A writer's blocks have numbers from this times its own: they do not meet.
+/// A writer's blocks have numbers from this times the writer's own number, so no two writers write the same.
 pub(super) const BLOCKS_EACH: u64 = 1_000_000;
 /// The numbers of clients of objects, below those of the clients of schemes.
 pub(super) const OBJECT_CLIENTS_FROM: u64 = 500;
-/// Writers of this number and above write what objects name.
+/// The first number of writers whose blocks objects name.
 const NAMED_FROM: u64 = OBJECT_CLIENTS_FROM;
 
 /// A ledger of what clients were acknowledged, and what went wrong. A cheap handle.
@@ -21,22 +21,22 @@ pub(super) struct Ledger {
 
 struct State {
     blocks: Vec<Written>,
-    /// Those that nobody names any more: they may be read, or not, until they are called gone.
+    /// The blocks that nobody names any more: they may be read, or not, until they are called gone.
     filed: BTreeMap<BlockName, Written>,
     violation: Option<String>,
     counts: Counts,
     is_writing: bool,
     /// Held by clients that may change names yet.
     at_work: Arc<()>,
-    /// What no key names goes, so that only what one names has to be there.
+    /// Whether blocks go that no key names, so that only those that one names have to be there.
     sweeps: bool,
-    /// Of gateways, which know of no block: what their keys name in the end.
+    /// The blocks that the keys of gateways, which know of no block, name in the end.
     named_by_gateways: BTreeSet<BlockName>,
     /// Machines where a bit was flipped, or a disk failed: what they have may be bad.
     damaged: BTreeSet<usize>,
 }
 
-/// A block of which so many bytes were acknowledged.
+/// A block, and how much of it was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) number: u64,
@@ -65,7 +65,7 @@ impl Ledger {
         self.trace.event(what);
     }
 
-    /// Only the first counts.
+    /// Notes a violation; only the first counts.
     pub(super) fn fail(&self, what: String) {
         self.trace.event(format_args!("violation: {what}"));
         self.lock().violation.get_or_insert(what);
@@ -83,7 +83,7 @@ impl Ledger {
         self.lock().counts
     }
 
-    /// More of a block, or its first chunk.
+    /// Notes that more of a block was acknowledged, or its first chunk.
     pub(super) fn acknowledge(&self, written: Written) {
         self.trace.event(format_args!("acknowledged: {written:?}"));
         let state = &mut *self.lock();
@@ -104,7 +104,7 @@ impl Ledger {
         }
     }
 
-    /// One more key names the block: from here on it has to be there.
+    /// Notes that one more key names the block: from here on it has to be there.
     pub(super) fn name(&self, written: Written) {
         let state = &mut *self.lock();
         if state.sweeps {
@@ -113,7 +113,7 @@ impl Ledger {
         }
     }
 
-    /// One key less names the block.
+    /// Notes that one key less names the block.
     pub(super) fn unname(&self, block: BlockName) {
         let state = &mut *self.lock();
         if let Some(at) = state.blocks.iter().position(|written| written.block == block) {
@@ -161,7 +161,7 @@ impl Ledger {
         self.lock().filed.values().copied().collect()
     }
 
-    /// SCM says that these are gone.
+    /// Notes that SCM calls these blocks gone.
     pub(super) fn gone(&self, names: &[BlockName]) {
         let state = &mut *self.lock();
         state.counts.blocks_gone += names.len() as u64;
@@ -179,12 +179,12 @@ impl Ledger {
         (!state.blocks.is_empty()).then(|| state.blocks[pick(state.blocks.len())])
     }
 
-    /// Those with acknowledged blocks.
+    /// The containers that have acknowledged blocks.
     pub(super) fn containers(&self) -> BTreeSet<ContainerId> {
         self.lock().blocks.iter().map(|written| written.block.container).collect()
     }
 
-    /// Of each container the acknowledged block that begins last.
+    /// The acknowledged block of each container that begins last.
     pub(super) fn newest_blocks(&self) -> BTreeMap<ContainerId, BlockName> {
         let mut newest: BTreeMap<ContainerId, BlockName> = BTreeMap::new();
         for Written { block, .. } in &self.lock().blocks {
@@ -202,7 +202,7 @@ impl Ledger {
         self.lock().is_writing
     }
 
-    /// A client's course, at whose end all that it asked is answered, or given up.
+    /// Runs a client's course, at whose end all that it asked is answered, or given up.
     pub(super) fn let_work(&self, course: impl Future<Output = ()> + Send + 'static) {
         let at_work = self.lock().at_work.clone();
         tokio::spawn(async move {

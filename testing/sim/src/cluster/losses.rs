@@ -1,6 +1,6 @@
-//! Which members of pipelines cannot prove any more what they had, by what was done to them: where they are
-//! two of three, what was acknowledged may be gone, and the containers must wait for an operator, in plain
-//! sight and untouched.
+//! The members of pipelines that cannot prove any more what they had, by what was done to them: where they
+//! are two of three, what was acknowledged may be gone, and the containers must wait for an operator, in
+//! plain sight and untouched.
 
 use super::harm::logs_on;
 use super::run::Run;
@@ -15,13 +15,13 @@ const MAJORITY: usize = 2;
 #[derive(Default)]
 pub(super) struct Losses {
     of: BTreeMap<PipelineId, BTreeSet<usize>>,
-    /// Who had which containers when their pipelines' majority was lost.
+    /// The machines that had each container when its pipeline's majority was lost.
     held: BTreeMap<ContainerId, BTreeSet<usize>>,
 }
 
 impl Losses {
-    /// Whether it may wait for ever: for a decision, or for a good replica, where what was harmed were its
-    /// files.
+    /// Whether a container may wait for ever: for a decision, or for a good replica, where its files were
+    /// harmed.
     pub(super) fn excuse(&self, info: &ContainerInfo) -> bool {
         let waits = match info.state() {
             ContainerState::ContainerQuasiClosed => true,
@@ -33,8 +33,8 @@ impl Losses {
         waits && self.has_lost_majority(info)
     }
 
-    /// Whether what was acknowledged in it may be gone: to the third member a record that was damaged within
-    /// the last half minute is a tail that was never written.
+    /// Whether what was acknowledged in a container may be gone: to the third member a record that was
+    /// damaged within the last half minute is a tail that was never written.
     pub(super) fn has_lost_majority(&self, info: &ContainerInfo) -> bool {
         self.of.get(&PipelineId(info.pipeline)).is_some_and(|lost| lost.len() >= MAJORITY)
     }
@@ -53,7 +53,7 @@ impl Run {
         }
     }
 
-    /// With all its logs, for good.
+    /// Notes that a disk is lost for good, with all its logs.
     pub(super) fn note_lost_disk(&mut self, machine: usize, number: usize) {
         for pipeline in logs_on(&self.world.disks(ProcessId(machine))[number]) {
             self.note_lost_log(pipeline, machine);

@@ -31,9 +31,9 @@ use types::{GroupId, OwnerId, ReplicaId};
 const START_AGAIN: Duration = Duration::from_millis(500);
 
 const OBJECT_CLIENTS: u64 = 3;
-/// Those that give each key once, and their numbers.
+/// The numbers of the clients that give each key once.
 const NAMERS: std::ops::Range<u64> = 700..703;
-/// The numbers of gateways, above those of all that write blocks.
+/// The first number of gateways, above those of all that write blocks.
 const GATEWAYS_FROM: u64 = 1_000_000;
 const OBJECT_CHUNK_BYTES_MAX: u64 = 2000;
 
@@ -69,7 +69,7 @@ impl DatanodeStart {
         }
     }
 
-    /// `flotilla debug container rebuild`, until it succeeds.
+    /// Runs `flotilla debug container rebuild` until it succeeds.
     async fn rebuild(&self, number: usize) {
         let disk =
             OfflineDisk::over(Arc::new(self.directories[number].clone()), self.plan.datanode.db.clone());
@@ -118,7 +118,8 @@ impl DatanodeStart {
 pub(super) struct ScmStart {
     pub(super) ledger: Ledger,
     pub(super) process: ScmProcess,
-    /// The other members are lost for good: an operator makes this one the only one before it starts.
+    /// Whether the other members are lost for good: then an operator makes this one the only one before it
+    /// starts.
     pub(super) is_reset: bool,
 }
 
@@ -133,7 +134,7 @@ impl ScmStart {
         self.process.run(context).await
     }
 
-    /// `flotilla debug unsafe-reset-membership`.
+    /// Does what `flotilla debug unsafe-reset-membership` does.
     async fn reset(&self) -> anyhow::Result<()> {
         let group = GroupId::SCM;
         let spec = LogSpec {
@@ -146,7 +147,7 @@ impl ScmStart {
         let here = ReplicaRecord::read(group, &disk).await?.map(|here| here.replica);
         let space = LogSpace::new(disk, self.process.space.clone());
         let replica = OfflineReplica::open(group, &space, spec).await?;
-        // Who names nobody as lost is told who the members are.
+        // A plan that names nobody as lost fails and says who the members are.
         let members = match replica.plan(&BTreeSet::new(), 0) {
             Err(ResetError::QuorumIsLeft { left, .. }) => left.into_iter(),
             other => anyhow::bail!("nobody is named as lost, and {other:?}"),
@@ -163,7 +164,7 @@ pub(super) struct ClientsStart {
     pub(super) scms: Vec<String>,
     pub(super) datanodes: Vec<String>,
     pub(super) objects: Objects,
-    /// Of gateways.
+    /// The record of what gateways asked and were answered.
     pub(super) gateway_objects: Objects,
     pub(super) names: Names,
     pub(super) views: Views,
@@ -178,7 +179,8 @@ impl ClientsStart {
         let cluster = scm();
         let (objects, gateway_objects) = (self.objects.clone(), self.gateway_objects.clone());
         let deleter = self.plan.deletes.then(|| (scm(), self.views.clone(), context.trace.clone()));
-        // Apart from the others, so that they do the same with and without an OM.
+        // Clients of objects draw from a seed of their own, so that the others do the same with and without
+        // an OM.
         let mut object_random = Random::new(self.plan.object_seed);
         let object_writers: Vec<_> = (0..OBJECT_CLIENTS).map(|number| (number, scm())).collect();
         let (names, namers) = (self.names.clone(), NAMERS.map(|number| (number, scm())).collect::<Vec<_>>());

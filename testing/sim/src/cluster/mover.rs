@@ -17,17 +17,17 @@ use tonic::{Request, Response, Status};
 
 pub(super) const PAUSE_MS_MAX: u64 = 2000;
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Of so many moves one is given up as soon as it has begun.
+/// One move in so many is given up as soon as it has begun.
 const GIVEN_UP_ONE_IN: u64 = 6;
 
 pub(super) struct Mover {
     pub(super) oms: OmWay,
     pub(super) ledger: Ledger,
     pub(super) random: Random,
-    /// Where it moves to.
+    /// The groups among which the bucket moves.
     pub(super) groups: Range<u64>,
     pub(super) pause_ms_max: u64,
-    /// Of the bucket, as it was seen last.
+    /// The epoch of the bucket's place, as it was seen last.
     pub(super) epoch: u64,
 }
 
@@ -71,7 +71,7 @@ impl Mover {
     }
 }
 
-/// Asks the root where the bucket is; whoever leads it.
+/// Asks the root, whoever leads it, where the bucket is, and keeps the place.
 pub(super) async fn find_bucket(oms: &OmWay, objects: &Objects) {
     let place: Option<BucketPlace> = head(oms).await.and_then(|found| found.place);
     place.into_iter().for_each(|place| objects.keep_place(place));

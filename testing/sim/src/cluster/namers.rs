@@ -25,7 +25,7 @@ const LEFT_ONE_IN: u64 = 4;
 const LATE_ONE_IN: u64 = 2;
 const SHARED_ONE_IN: u64 = 3;
 const DELETED_ONE_IN: u64 = 2;
-/// A name that is deleted is so after this at most.
+/// The time within which a name is deleted that does not stay.
 const DELETED_AFTER_MS_MAX: u64 = 8000;
 
 /// What is known of the keys. A cheap handle.
@@ -45,7 +45,7 @@ struct Name {
 enum Is {
     There,
     NotThere,
-    /// Nobody knows.
+    /// The outcome of the last call is unknown.
     Either,
 }
 
@@ -66,7 +66,7 @@ impl Names {
 pub(super) struct Namer {
     pub(super) writer: Writer,
     pub(super) names: Names,
-    /// Which know where the bucket is.
+    /// The record that has the bucket's place.
     pub(super) objects: Objects,
     pub(super) oms: OmWay,
     pub(super) random: Random,
@@ -105,10 +105,10 @@ impl Namer {
     }
 }
 
-/// What becomes of one block that is named.
+/// The fate of one block that is named.
 struct Course {
     block: Written,
-    /// It is named after so long.
+    /// The time after which the block is named.
     late: Duration,
     is_shared: bool,
     deleted_after: Option<Duration>,
@@ -127,7 +127,7 @@ impl Course {
         }
         let second = if self.is_shared { self.name("second").await } else { Is::NotThere };
         self.ledger.count(|counts| counts.names_shared += u64::from(second == Is::There));
-        // What gives a name so late that OM has forgotten the request may find the block gone.
+        // A request that names a block and is so late that OM has forgotten it may find the block gone.
         if let Some(after) = self.deleted_after
             && second != Is::Either
         {
@@ -188,7 +188,7 @@ impl Course {
         }
     }
 
-    /// Asks until there is an answer, or gives up: then nobody knows.
+    /// Asks until there is an answer, or gives up: then nobody knows the outcome.
     async fn ask<C: ChangesBucket>(&mut self, request: C) -> Option<Result<C::Answer, Failure>> {
         let id = RequestId(u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64()));
         let begun = Instant::now();

@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Of a cluster with one OM; more of them are hit more often.
+/// The longest pause between the faults of a cluster with one OM; more of them are hit more often.
 const PAUSE_MS_MAX: u64 = 8000;
 const LASTS_MS_MAX: u64 = 2500;
-/// Of so many crashes one empties the disk, where that loses no names; once.
+/// One crash in so many empties the disk, where that loses no names; once in a run.
 const EMPTIED_ONE_IN: u64 = 4;
 
 /// Something that befalls an OM.
 pub(super) enum OmFault {
-    /// Its answers do not arrive.
+    /// An OM's answers do not arrive.
     CutOff(usize),
-    /// It is back after so long.
+    /// An OM crashes, and is back after `lasts`.
     Crash { om: usize, crash: Crash, disk: SimOptions, lasts: Duration, is_emptied: bool },
 }
 
@@ -52,12 +52,12 @@ impl ObjectFaults {
         self.tables[&om].clone()
     }
 
-    /// The tables that it had until then.
+    /// Gives an OM these tables, and returns those that it had until then.
     pub(super) fn put_tables(&mut self, om: usize, tables: MemoryTables) -> MemoryTables {
         self.tables.insert(om, tables).expect("each OM has tables")
     }
 
-    /// An OM has nothing from here on; the number of times that this befell one.
+    /// Takes from an OM all that it has; returns the number of times that this befell one.
     pub(super) fn emptied(&mut self, om: usize) -> u64 {
         self.emptied += 1;
         self.tables.insert(om, MemoryTables::new(format!("/om-db{om}.{}", self.emptied)));

@@ -59,7 +59,7 @@ impl Run {
         }
     }
 
-    /// Sets the way of an OM's answers to clients; what they ask arrives.
+    /// Sets the link over which an OM's answers go to clients; what they ask arrives.
     fn set_way_of_om(&mut self, om: usize, link: Link) {
         let (om, clients) = (ProcessId(om), ProcessId(self.plan.clients()));
         self.world.network().set_link(om, clients, link);
@@ -90,7 +90,8 @@ impl Run {
         }
     }
 
-    /// Once all is quiet OM answers for each key, and what it answered all along could have happened.
+    /// Checks, once all is quiet, that OM answers for each key, and that what it answered all along could
+    /// have happened.
     pub(super) fn check_objects(&mut self) -> Result<(), String> {
         const WITHIN: Duration = Duration::from_secs(60);
         if self.plan.oms == 0 {

@@ -24,9 +24,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(super) const VOLUME: &str = "s3v";
 pub(super) const BUCKET: &str = "photos";
-/// Few, so that clients meet.
+/// The keys are few, so that clients meet.
 pub(super) const KEYS: usize = 3;
-/// Of one key. A history is searched, and each call whose outcome is unknown doubles the search.
+/// The most calls about one key: a history is searched, and each call whose outcome is unknown doubles the
+/// search.
 const CALLS_MAX: usize = 90;
 const UNKNOWN_MAX: usize = 6;
 
@@ -48,7 +49,7 @@ struct ObjectsState {
     ticks: u64,
     calls: [Vec<Call>; KEYS],
     blocks: BTreeMap<u64, Written>,
-    /// Of the bucket that they are all in.
+    /// The place of the bucket that all keys are in.
     place: BucketPlace,
 }
 
@@ -57,7 +58,7 @@ impl Objects {
         self.lock().place
     }
 
-    /// Keeps what is newer than what is known.
+    /// Keeps a place that is newer than the one that is known.
     pub(super) fn keep_place(&self, place: BucketPlace) {
         let known = &mut self.lock().place;
         if place.epoch > known.epoch {
@@ -105,12 +106,12 @@ impl Objects {
     }
 }
 
-/// Where OMs are, as somebody's way to whichever leads.
+/// A way to whichever OM leads, by the addresses of all.
 #[derive(Clone)]
 pub(super) struct OmWay {
     pub(super) connector: Arc<dyn Connector>,
     pub(super) addresses: Vec<String>,
-    /// The place in `addresses` of the one that is asked next.
+    /// The place in `addresses` of the OM that is asked next.
     at: Arc<AtomicUsize>,
     pub(super) cluster: String,
 }
@@ -124,7 +125,7 @@ impl OmWay {
         &self.addresses[self.at.load(Ordering::Relaxed) % self.addresses.len()]
     }
 
-    /// Goes where this one says that the leader is, or on to the next.
+    /// Turns to the OM that this failure names as the leader, or else to the next one.
     pub(super) fn failed(&self, failure: &Failure) {
         let named = failure.leader_address.as_ref();
         let leader = named.and_then(|leader| self.addresses.iter().position(|address| address == leader));
@@ -165,7 +166,7 @@ impl ObjectClient {
         }
     }
 
-    /// Writes the block first, as gateways do.
+    /// Writes the block before its key is put, as gateways do.
     async fn plan_put(&mut self, key: usize, nth: u64) -> Option<Op> {
         let block = self.writer.write_object(nth).await?;
         let write = block.number;
@@ -185,7 +186,7 @@ impl ObjectClient {
         match (&op, &answer) {
             // A question without an answer changes nothing.
             (Op::Read, None) => return,
-            // It never will be done, and nobody may ever see it.
+            // The change will never be done, and nobody may ever see it.
             (_, Some(Answer::Refused(Code::GivenUp))) => {
                 return count(|counts| counts.objects_given_up += 1);
             }
@@ -201,7 +202,7 @@ impl ObjectClient {
         }
     }
 
-    /// Right bytes, or an error.
+    /// Reads the blocks of writes from some datanode: right bytes, or an error.
     async fn read_bytes(&mut self, writes: &[u64]) {
         let address = self.random.pick(&self.datanodes).clone();
         let ledger = &self.writer.ledger;
@@ -214,7 +215,7 @@ impl ObjectClient {
         }
     }
 
-    /// Asks until there is an answer, or gives up: then nobody knows.
+    /// Asks until there is an answer, or gives up: then nobody knows the outcome.
     async fn ask(&mut self, key: usize, op: &Op) -> Option<Answer> {
         let id = u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64());
         let begun = Instant::now();
@@ -244,7 +245,7 @@ impl ObjectClient {
     }
 }
 
-/// Whether the tables say so of a request: once for all.
+/// Whether a refusal with this code is what the tables say of a request, once for all.
 pub(super) fn is_decided(code: Code) -> bool {
     matches!(code, Code::NoSuchKey | Code::NoSuchBucket | Code::PreconditionFailed | Code::GivenUp)
 }
@@ -335,7 +336,7 @@ pub(super) fn piece_of(written: &Written) -> BlockPiece {
     BlockPiece { block, offset: 0, length: written.length, commit_index, crc: 0 }
 }
 
-/// The write that a key is; all that OM says of it must be of that one.
+/// The write that made a key; all that OM says of the key must be of that write.
 fn value_of(found: &Key, objects: &Objects, ledger: &Ledger) -> Option<u64> {
     let written = found.etag.parse().ok().and_then(|write| objects.block(write));
     let is_right = |it: &Written| found.size == it.length && found.pieces == [piece_of(it)];
@@ -382,7 +383,8 @@ async fn make_bucket(
 }
 
 impl Objects {
-    /// Whether what OM answered of each key could have happened; the number of keys that were asked about.
+    /// Checks that what OM answered of each key could have happened; returns the number of keys that were
+    /// asked about.
     pub(super) fn check_histories(&self) -> Result<u64, String> {
         let state = self.lock();
         for (key, calls) in state.calls.iter().enumerate() {

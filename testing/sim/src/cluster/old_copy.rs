@@ -8,11 +8,11 @@ use crate::world::{Crash, ProcessId};
 use futures::FutureExt;
 use std::time::Duration;
 
-/// Longer than it takes from a look to the end of what the sweep gives up.
+/// The time for which the copy runs: longer than it takes from a look to the end of what the sweep gives up.
 const RUNS_FOR: Duration = Duration::from_secs(40);
 
 impl Run {
-    /// Somebody copies the directory, once.
+    /// Copies the only OM's directory, once, when it is time.
     pub(super) fn copy_om(&mut self) -> Result<(), String> {
         let is_due =
             self.plan.sweeps.and_then(|sweeps| sweeps.copied_at).is_some_and(|at| self.world.now() >= at);
@@ -31,7 +31,7 @@ impl Run {
         Ok(())
     }
 
-    /// The copy runs in the place of the right one, which is put back.
+    /// Runs the copy in the place of the right directory for a while, and then puts that back.
     pub(super) fn run_old_copy(&mut self) -> Result<(), String> {
         let Some(copy) = self.om_copy.take() else { return Ok(()) };
         self.count_swept()?;
@@ -45,7 +45,7 @@ impl Run {
         Ok(())
     }
 
-    /// What the OM had until then.
+    /// Puts a directory into the place of the OM's, and returns what the OM had until then.
     fn exchange(&mut self, copy: OmCopy) -> OmCopy {
         let om = self.plan.oms().start;
         self.world

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::ManualClock;
 
-/// Of so many seeds one has OMs.
+/// One seed in so many has OMs.
 const WITH_OM_ONE_IN: u64 = 4;
 /// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at
 /// another moment each time.
@@ -24,7 +24,7 @@ const DB_BYTES: usize = 8 << 20;
 pub(super) struct Plan {
     /// Members of SCM: one or three.
     pub(super) scms: usize,
-    /// Of each datanode, how many disks it has.
+    /// The number of disks of each datanode.
     pub(super) disks: Vec<usize>,
     /// OMs: none, one or three. With them come clients that put, read and delete objects.
     pub(super) oms: usize,
@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub(super) object_seed: u64,
     /// Whether blocks are deleted, too.
     pub(super) deletes: bool,
-    /// Whether what no key names goes. Then plain writers' blocks do, too.
+    /// The times of a run that sweeps, if it does: what no key names goes, and plain writers' blocks with it.
     pub(super) sweeps: Option<Sweeps>,
     /// Whether OMs have their troubles.
     pub(super) om_faults: bool,
@@ -52,7 +52,7 @@ pub(super) struct Plan {
     pub(super) host: HostOptions,
 }
 
-/// Each from 0, never, to 3.
+/// The weight of each kind of fault: 0 is never, and 3 is the most that chance gives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weights {
     pub(super) partition: u64,
@@ -118,19 +118,19 @@ impl Weights {
         };
         match planted {
             None => weights,
-            // What each of them needs to show. A copy goes bad when its target loses power in the middle, and
-            // goes on with what is left.
+            // Each bug gets the faults that it needs to show. A copy goes bad when its target loses power in
+            // the middle, and goes on with what is left.
             Some(Planted::ImportsUnverified) => {
                 Weights { crash_copying: 9, decommission: 9, long_away: 2, ..none }
             }
             // One member is away, the others go on and leave too, and it comes back alone.
             Some(Planted::QuasiClosedIsClosed) => Weights { long_away: 9, crash_some: 1, ..none },
-            // Who is away, or not heard, while others discard.
+            // A node is away, or not heard, while others discard.
             Some(Planted::GoneEarly | Planted::DiscardsNotTaken) => {
                 Weights { one_way: 3, long_away: 6, partition: 3, ..none }
             }
             Some(Planted::CopiesCountEarly) => Weights { loss: 9, decommission: 3, long_away: 3, ..weights },
-            // OM's own troubles show it, ...
+            // OM's own troubles show these bugs, ...
             Some(Planted::RequestIdsIgnored | Planted::FreezeLeftOut | Planted::RequestsLeftBehind) => none,
             // ... or clients that are slow.
             Some(
@@ -143,7 +143,7 @@ impl Weights {
             Some(Planted::CompactionLosesRecords) => {
                 Weights { partition: 3, one_way: 3, crash_one: 3, crash_some: 3, ..none }
             }
-            // Their schemes show them.
+            // Schemes of their own show these bugs.
             Some(
                 Planted::TailsAreRead
                 | Planted::LogsNeedNoProof
@@ -267,7 +267,7 @@ impl Plan {
             readers: 1 + random.below(3),
             think_ms_max: *random.pick(&[50, 200, 600]),
             chunk_bytes_max: *random.pick(&[3_000, 20_000, 80_000]),
-            // A scheme makes it longer.
+            // A scheme sets another end when it begins.
             faults_last: match scheme {
                 None => Duration::from_secs(20 + random.below(40)),
                 Some(_) => Duration::from_secs(10 + random.below(20)),
@@ -281,7 +281,7 @@ impl Plan {
             space,
             host: HostOptions {
                 doze_after: random.pick(&[None, Some(1500)]).map(Duration::from_millis),
-                // Terms stay far below where it would be asked.
+                // Terms stay far below where this clock would be asked.
                 clock: Arc::new(ManualClock::at_ms(0)),
                 ..HostOptions::default()
             },
@@ -304,7 +304,8 @@ impl Plan {
         self
     }
 
-    /// With little that no key names; where a bug is planted, in small containers, which are soon over.
+    /// The plan of a run that sweeps: little has no name; where a bug is planted, containers are small and
+    /// soon over.
     fn for_sweeps(mut self, planted: Option<Planted>) -> Plan {
         const CHUNK_BYTES_MAX: u64 = 20_000;
         (self.writers, self.readers, self.think_ms_max) = (1, 1, 600);
@@ -317,9 +318,9 @@ impl Plan {
         self
     }
 
-    /// Of files that come in several messages of 1 MiB, some with nothing but a part of a record's body: a
-    /// loss of power in the middle finds them written and not synced, and of damage to a head indexing would
-    /// tell.
+    /// The plan with copies of files that come in several messages of 1 MiB, some with nothing but a part of
+    /// a record's body: a loss of power in the middle finds them written and not synced, while of damage to a
+    /// head indexing would tell.
     fn with_long_copies(mut self) -> Plan {
         self.space.segment_bytes_max = 8 << 20;
         self.datanode.log.segment_bytes_max = 8 << 20;
@@ -382,7 +383,7 @@ impl Plan {
         self.clients() + 1
     }
 
-    /// The last ones.
+    /// The machines of OMs, which are the last ones.
     pub(super) fn oms(&self) -> std::ops::Range<usize> {
         let first = self.operator() + 1;
         first..first + self.oms
@@ -422,7 +423,7 @@ fn oms(seed: u64, planted: Option<Planted>) -> usize {
 
 fn om_groups(seed: u64, planted: Option<Planted>) -> usize {
     match planted {
-        // The more there are, the more often a bucket is past each of them when that is asked.
+        // The more groups there are, the more often a bucket is past each of them when that is asked.
         Some(Planted::MovesOverlooked) => 5,
         Some(planted) if planted.is_of_moves() => 3,
         Some(planted) if planted.is_of_sweeps() => 1,
@@ -431,7 +432,7 @@ fn om_groups(seed: u64, planted: Option<Planted>) -> usize {
     }
 }
 
-/// Of the runs with OMs every other one sweeps, and has no scheme.
+/// Whether a run sweeps, and has no scheme: every other one of those with OMs.
 fn is_swept(seed: u64, planted: Option<Planted>) -> bool {
     match planted {
         None => oms(seed, None) > 0 && (seed / WITH_OM_ONE_IN).is_multiple_of(2),

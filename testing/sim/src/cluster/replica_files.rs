@@ -11,14 +11,14 @@ const OWNERS_DIR: &str = "containers";
 /// one replica may be compacted and the other not. Those that are discarded are no part of it.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaFiles {
-    /// Discarded ones were left out of it.
+    /// Whether a compaction left out discarded records.
     pub is_compacted: bool,
     records: BTreeMap<u64, Vec<u8>>,
 }
 
 impl ReplicaFiles {
-    /// From the disks of a machine, of which one has it: the one that has most, for another may have what is
-    /// left of a log that was lost.
+    /// Reads what a machine has of a container from the disk that has most, for another may have what is left
+    /// of a log that was lost.
     pub(super) fn read(disks: &[SimDisk], container: ContainerId) -> Result<ReplicaFiles, String> {
         let mut found = Err("it has no records".to_owned());
         for disk in disks {

@@ -36,7 +36,7 @@ pub struct Options {
     pub planted: Option<Planted>,
 }
 
-/// One cluster's life.
+/// Runs one cluster from its beginning to its end.
 pub fn run(options: Options) -> Result<Finished, Violation> {
     let mut replay = format!("./dev sim cluster --seed {} --seeds 1", options.seed);
     if let Some(name) = options.planted.and_then(|planted| planted.to_possible_value()) {
@@ -62,12 +62,12 @@ pub(super) struct Run {
     remedies: BTreeMap<(Duration, u64), Remedy>,
     remedies_made: u64,
     next_fault: Duration,
-    /// Faults come until then.
+    /// The time until which faults come.
     pub(super) faults_until: Duration,
     pub(super) scheme_began: Option<Duration>,
     pub(super) steps: BTreeMap<(Duration, u64), Step>,
     pub(super) steps_made: u64,
-    /// By schemes.
+    /// The number of clients that schemes have made.
     pub(super) clients_made: u64,
     /// Machines that do not come back.
     pub(super) gone: BTreeSet<usize>,
@@ -86,12 +86,12 @@ pub(super) struct Run {
     pub(super) objects: Objects,
     pub(super) gateway_objects: Objects,
     pub(super) names: Names,
-    /// Once it is known what keys name: what there is besides.
+    /// The look for blocks that no key names, once it is known what keys name.
     pub(super) unnamed: Option<Unnamed>,
     pub(super) object_faults: ObjectFaults,
-    /// Of the only OM, as it was once.
+    /// The directory of the only OM, as it was once.
     pub(super) om_copy: Option<OmCopy>,
-    /// The member of SCM that is left when the others are lost; and when it was made the only one.
+    /// The member of SCM that is left when the others are lost; and the time when it was made the only one.
     pub(super) scm_survivor: Option<usize>,
     pub(super) scm_reset_at: Option<Duration>,
     /// All that SCM knew when its survivor began to lag.
@@ -251,7 +251,7 @@ impl Run {
         ProcessId(self.plan.operator())
     }
 
-    /// The operator's; all of them know where SCM's leader was found last.
+    /// The operator's way to SCM; all its handles know where SCM's leader was found last.
     pub(super) fn scm_calls(&self) -> ScmCalls {
         self.scm.clone()
     }
@@ -260,7 +260,7 @@ impl Run {
         u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64())
     }
 
-    /// An empty directory, formatted.
+    /// An empty, formatted directory on a disk of a machine.
     fn directory(&mut self, machine: usize, number: usize, node_uuid: u128) -> SimDirectory {
         self.disks_made += 1;
         let stamp = Stamp { disk: DiskId(self.random_u128()), cluster: String::new(), node_uuid, node: 0 };
@@ -486,7 +486,7 @@ impl Run {
         self.links.apply_to(self.world.network());
     }
 
-    /// Unless it is down already.
+    /// Crashes a machine, unless it is down already, and starts it after `down`.
     pub(super) fn crash_for(&mut self, machine: usize, crash: Crash, disk: SimOptions, down: Duration) {
         if self.world.is_up(ProcessId(machine)) {
             self.crash(machine, crash, disk);
@@ -494,7 +494,7 @@ impl Run {
         }
     }
 
-    /// Some node that has part of a copy and is up.
+    /// A node that is up and has part of a copy, if there is one.
     fn copying(&mut self) -> Option<usize> {
         let has_part = |node: &usize| {
             let disks = self.world.disks(ProcessId(*node));
@@ -506,7 +506,7 @@ impl Run {
         (!copying.is_empty()).then(|| *self.random.pick(&copying))
     }
 
-    /// Nodes that are there and are to stay.
+    /// The number of nodes that are there and are to stay.
     pub(super) fn staying(&self) -> usize {
         let full = self.full.keys().filter(|(node, _)| !self.gone.contains(node)).count();
         (self.nodes().len() - self.gone.len()).saturating_sub(self.leaving.len() + full)
@@ -523,8 +523,8 @@ impl Run {
         !is_early && all_up && self.failed.is_empty() && self.unsound().is_none()
     }
 
-    /// Whether SCM knows that it is there: what it counts as a replica may be one too many a moment after a
-    /// node is back.
+    /// Whether SCM knows that a node is there: what SCM counts as a replica may be one too many a moment
+    /// after its node is back.
     pub(super) fn is_healthy(&self, node: usize) -> bool {
         let Some(view) = self.views.newest() else { return false };
         let address = self.plan.address(node);
@@ -540,7 +540,7 @@ impl Run {
         self.rebuilds.insert((machine, number), Rebuild { at, is_done: Arc::default() });
     }
 
-    /// Of a machine that starts.
+    /// The rebuilds that are due on a machine that starts.
     fn rebuilds_due(&mut self, machine: usize) -> Vec<(usize, Arc<AtomicBool>)> {
         let now = self.world.now();
         self.rebuilds.retain(|_, rebuild| !rebuild.is_done.load(Ordering::Relaxed));
@@ -549,7 +549,7 @@ impl Run {
         due.map(|((_, number), rebuild)| (*number, rebuild.is_done.clone())).collect()
     }
 
-    /// The machine comes back with an empty disk in one place. When it was its only one, nobody knows which
+    /// Puts an empty disk into the place of one in a machine. When it was its only one, nobody knows which
     /// node it was.
     fn lose_disk(&mut self, node: usize, number: usize, options: SimOptions) {
         self.note_lost_disk(node, number);
@@ -567,8 +567,8 @@ impl Run {
         self.directories.get_mut(&node).expect("nodes have directories")[number] = empty;
     }
 
-    /// Its members but one lose their disks, all at once; the one that is left is made the only one, and
-    /// empty ones join it.
+    /// Has SCM's members but one lose their disks, all at once; the one that is left is made the only one,
+    /// and empty ones join it.
     pub(super) fn lose_scm(&mut self, survivor: usize) {
         self.ledger.count(|counts| counts.scm_resets += 1);
         self.scm_survivor = Some(survivor);
@@ -593,7 +593,7 @@ impl Run {
         }
     }
 
-    /// Whether only the lost members of SCM knew of it.
+    /// Whether only the lost members of SCM knew of a container.
     pub(super) fn is_lost_with_scm(&self, container: ContainerId) -> bool {
         let is_shown = |view: Arc<View>| view.containers.iter().any(|info| info.container == container.0);
         self.scm_reset_at.is_some()
@@ -608,13 +608,13 @@ impl Run {
         self.ledger.count(|counts| counts.decommissions += 1);
         self.leaving.insert(node);
         self.set_duty(node, NodeDuty::NodeDecommissioning);
-        // Some stay empty.
+        // Some nodes stay empty.
         if !self.random.one_in(3) {
             self.later(until + Duration::from_secs(5), Remedy::Recommission(node));
         }
     }
 
-    /// Asks SCM once; an operator may fail too.
+    /// Asks SCM once to set a node's duty; an operator may fail too.
     fn set_duty(&self, node: usize, duty: NodeDuty) {
         let Some(view) = self.views.newest() else { return };
         let numbers: Vec<u64> = view
@@ -727,7 +727,7 @@ impl Run {
         }
     }
 
-    /// All that can be mended is.
+    /// Mends all that can be mended.
     pub(super) fn stop_faults(&mut self) {
         self.world.trace().event(format_args!("all faults stop"));
         self.mend_way_of_om();

@@ -8,13 +8,13 @@ use proto::scm::Pipeline;
 use std::time::Duration;
 use types::PipelineId;
 
-/// Who is cut off for less is sent what others had under way for it, be it that they are dead by then:
-/// connections last that long.
+/// The shortest time for which a member lags: one that is cut off for less is sent what others had under way
+/// for it, be it that they are dead by then, because connections last that long.
 const LAG_MS_MIN: u64 = SILENCE_MAX.as_millis() as u64 + 300;
 
-/// After this the two who are left have ended and let go, and SCM decides without the third: it is dead (6
-/// s), nobody leads (6 s), who has no log had time to end (3 s), the pipeline is over, and what they then say
-/// is believed (a few heartbeats, and 2 s twice).
+/// The time after which the two members that are left have ended and let go, and SCM decides without the
+/// third: it is dead (6 s), nobody leads (6 s), a member without a log had time to end (3 s), the pipeline is
+/// over, and what they then say is believed (a few heartbeats, and 2 s twice).
 const DECIDED_MS: u64 = 26_000;
 
 /// The harm that a run does to one pipeline, once all is well.
@@ -57,11 +57,11 @@ pub(super) enum Scheme {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Third {
     Stays,
-    /// Beyond `dead_after`, and comes back.
+    /// The member is away, mostly for longer than `dead_after`, and comes back.
     Away(Duration),
-    /// For good.
+    /// The member is lost for good.
     Lost,
-    /// Its log too.
+    /// The member's log is harmed too.
     Harmed(Harm, Duration),
 }
 
@@ -70,9 +70,9 @@ pub(super) enum Third {
 pub(super) enum Other {
     Stays,
     Away(Duration),
-    /// For good.
+    /// The member is lost for good.
     Lost,
-    /// The index of its disk too.
+    /// The index of the member's disk is harmed too.
     Harmed(IndexHarm),
 }
 
@@ -99,7 +99,7 @@ impl Scheme {
                 third: ms(random, 0, 8000),
             },
             1..=3 => {
-                // Where it is planted, one that the member always finds.
+                // A planted bug gets a harm that the member always finds.
                 let harm = if planted.is_some() { Harm::HardStateLost } else { Harm::random(random) };
                 let third = match random.below(6) {
                     _ if planted.is_some() => Third::Away(ms(random, DECIDED_MS, DECIDED_MS + 10_000)),
@@ -152,7 +152,7 @@ pub(super) enum Step {
         crash: Crash,
         down: Duration,
     },
-    /// ... and while it is down, its replica of a pipeline is harmed.
+    /// A machine crashes, and while it is down, its replica of a pipeline is harmed, ...
     CrashHarmed {
         machine: usize,
         crash: Crash,
@@ -179,7 +179,7 @@ pub(super) enum Step {
         machine: usize,
         pipeline: PipelineId,
     },
-    /// All of SCM's members but this one lose their disks.
+    /// All members of SCM but this one lose their disks.
     LoseScm {
         survivor: usize,
     },

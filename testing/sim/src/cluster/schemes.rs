@@ -12,7 +12,7 @@ use proto::scm::{Pipeline, PipelineState};
 use std::time::Duration;
 use types::{ContainerId, PipelineId};
 
-/// One of them is given up where a run never comes to be well enough to begin.
+/// The time at which a scheme is given up, where a run never comes to be well enough to begin it.
 pub(super) const GIVEN_UP_AT: Duration = Duration::from_secs(25);
 
 impl Run {
@@ -36,7 +36,7 @@ impl Run {
         true
     }
 
-    /// One that is open and well, and led.
+    /// A pipeline that is open, well and led, if there is one.
     fn pipeline_for_scheme(&mut self) -> Option<Pipeline> {
         let view = self.views.newest()?;
         let is_well = |pipeline: &&Pipeline| {
@@ -67,7 +67,7 @@ impl Run {
                 self.diverge(pipeline, [leader, one, other], tail, now + cut, now + cut + others, away, third)
             }
             Scheme::LoseLog { harm, third, lag, down } => {
-                // Who leads has what is acknowledged, in any case; it is harmed, or the third one.
+                // The leader has what is acknowledged, in any case; it is harmed, or it is the third one.
                 let (harmed, third_one) =
                     if self.random.one_in(2) { (leader, other) } else { (other, leader) };
                 self.lose_log(pipeline, [one, harmed, third_one], harm, third, now + lag, down)
@@ -88,7 +88,7 @@ impl Run {
         };
     }
 
-    /// Until when it lasts.
+    /// Lays out the steps of [`Scheme::Diverge`]; returns until when it lasts.
     #[allow(clippy::too_many_arguments)] // moments of one timeline
     fn diverge(
         &mut self,
@@ -135,9 +135,9 @@ impl Run {
         down: Duration,
     ) -> Duration {
         let (now, id) = (self.world.now(), PipelineId(pipeline.pipeline));
-        // SCM hears it: it is behind, and not dead.
+        // SCM hears the member: it is behind, and not dead.
         self.cut_off(lags, self.nodes(), at);
-        // The last of it no index has durably: that a log is lost is a loss.
+        // No index durably has the last of what is written: that a log is lost is a loss.
         let before = [1200, 600, 300, 150].map(|ms| at - Duration::from_millis(ms));
         for moment in [now + Duration::from_millis(100)].into_iter().chain(before) {
             self.at(moment, Step::Write { pipeline: pipeline.clone(), blocks: 12, tries: 6 });

@@ -25,7 +25,7 @@ impl Run {
         self.steps.insert((at, self.steps_made), step);
     }
 
-    /// Does what is due.
+    /// Takes the steps that are due.
     pub(super) fn schemes_step(&mut self) {
         let now = self.world.now();
         while let Some(first) = self.steps.first_entry().filter(|first| first.key().0 <= now) {
@@ -75,14 +75,14 @@ impl Run {
                 self.crash_for(machine, crash, disk, Duration::from_secs(1));
             }
             Step::Rebuild { machine } => {
-                // One that is down does it when it starts.
+                // A machine that is down has its indexes recreated when it starts.
                 let disk = random_disk(&mut self.random);
                 self.crash_for(machine, Crash::Kill, disk, Duration::ZERO);
             }
         }
     }
 
-    /// From all but the clients.
+    /// Cuts a machine off from all but the clients.
     pub(super) fn isolate(&mut self, machine: usize, until: Duration) {
         self.cut_off(machine, 0..self.nodes().end, until);
     }
@@ -118,7 +118,7 @@ impl Run {
         }
     }
 
-    /// To a machine that is down now; what SCM last heard says which container is written.
+    /// Harms a replica on a machine that is down now; what SCM last showed says which container is written.
     fn harm(&mut self, machine: usize, pipeline: PipelineId, harm: Harm) {
         let Some(view) = self.views.newest() else { return };
         let of_pipeline = view.containers.iter().filter(|info| PipelineId(info.pipeline) == pipeline);
@@ -140,7 +140,7 @@ impl Run {
         }
     }
 
-    /// Of a machine that is down now.
+    /// Harms an index of a machine that is down now.
     pub(super) fn harm_index(
         &mut self,
         machine: usize,
@@ -178,7 +178,8 @@ impl Run {
         self.harmed_at = Some(self.world.now());
     }
 
-    /// Right bytes or errors, be it that its replicas ended alone.
+    /// Has the blocks of a pipeline read from one machine: right bytes or errors, be it that its replicas
+    /// ended alone.
     fn probe(&mut self, machine: usize, pipeline: PipelineId) {
         let Some(view) = self.views.newest() else { return };
         let address = self.plan.address(machine);

@@ -10,18 +10,19 @@ pub(super) struct Sweeps {
     pub(super) reclaim_after: Duration,
     pub(super) after: Duration,
     pub(super) every: Duration,
-    /// Whoever is late names a block after so long at most.
+    /// The time within which a client that is late names a block.
     pub(super) late_ms_max: u64,
-    /// The pause between two moves of the bucket.
+    /// The longest pause between two moves of the bucket.
     pub(super) move_pause_ms_max: u64,
-    /// It moves to groups from this one on. What a sweep files stands in the root, which takes nothing for unused that it
-    /// names.
+    /// The first of the groups among which the bucket moves. What a sweep files stands in the root, which
+    /// takes nothing for unused that it names.
     pub(super) first_group: u64,
-    /// Groups are asked the same within so long of each other; less than who asks waits for an answer.
+    /// The time within which all groups are asked the same; less than whoever asks waits for an answer.
     pub(super) asks_within: Duration,
-    /// Some blocks have two names. A bucket that moves keeps such a one only where none of them is deleted, so it does not.
+    /// Whether some blocks have two names. Where a bucket moves, such a block stays only if neither name is
+    /// deleted, so there are none.
     pub(super) shares_blocks: bool,
-    /// When the directory of the only OM is copied, to run for a while when all is quiet.
+    /// The time when the directory of the only OM is copied, to run for a while when all is quiet.
     pub(super) copied_at: Option<Duration>,
 }
 
@@ -45,7 +46,7 @@ impl Sweeps {
         let soon = Duration::from_secs(1);
         match planted {
             None => drawn,
-            // Swept again and again, while the bucket is now here, now there.
+            // Containers are swept again and again, while the bucket is now here, now there.
             Some(Planted::MovesOverlooked) => {
                 let moves = Sweeps { move_pause_ms_max: 100, first_group: 1, copied_at: None, ..drawn };
                 let asks_within = soon / 3;

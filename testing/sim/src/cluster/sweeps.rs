@@ -14,11 +14,11 @@ use types::ContainerId;
 
 /// An open container is swept by nobody, so an operator closes them.
 const CLOSE_EVERY_MS: u128 = 5000;
-/// The question what a group knows of a container.
+/// The call that asks what a group knows of a container.
 const QUESTION: &str = "/ListKnownBlocks";
-/// Clients are done by then, once they begin nothing any more.
+/// The time in which clients are done, once they begin nothing any more.
 const DONE_WITHIN: Duration = Duration::from_secs(120);
-/// Calls whose answers were lost have arrived by then.
+/// The time in which calls whose answers were lost have arrived.
 const LATE_CALLS: Duration = Duration::from_secs(3);
 /// The time that OM takes to say what it has swept.
 const SAID_WITHIN: Duration = Duration::from_secs(60);
@@ -40,7 +40,8 @@ impl Run {
         self.plan.sweeps.is_some() && info.payload_bytes > 0 && !self.losses.excuse(info)
     }
 
-    /// What keys are must be what was acknowledged; and where the rest is to go, it must. How long that took.
+    /// Checks that keys are what was acknowledged, and that what no key names goes where it is to; how long
+    /// that took.
     pub(super) fn check_names(&mut self) -> Result<Duration, String> {
         self.until_clients_are_done()?;
         self.check_objects()?;
@@ -50,7 +51,7 @@ impl Run {
         }
     }
 
-    /// Until nobody is about to change a name.
+    /// Waits until nobody is about to change a name.
     fn until_clients_are_done(&mut self) -> Result<(), String> {
         let began = self.world.now();
         let mut idle_since = None;
@@ -68,7 +69,7 @@ impl Run {
         }
     }
 
-    /// From here on each replica has what keys name, and no more within a bound.
+    /// Waits until each replica has what keys name, and no more, which must be so within a bound.
     fn until_the_rest_is_gone(&mut self) -> Result<Duration, String> {
         let looker = Looker {
             views: self.views.clone(),
@@ -85,7 +86,7 @@ impl Run {
         Ok(took)
     }
 
-    /// What is left and should not be, once it is known what should.
+    /// A thing that is left and should not be, once it is known what keys name.
     pub(super) fn unnamed_left(&self, view: &View) -> Option<String> {
         let unnamed = self.unnamed.as_ref()?;
         let is_over = |info: &ContainerInfo| {
@@ -100,7 +101,7 @@ impl Run {
         }
     }
 
-    /// What OM has swept since its leader was started.
+    /// Counts what OM has swept since its leader was started.
     pub(super) fn count_swept(&mut self) -> Result<(), String> {
         let connector = self.world.connector(self.operator());
         let options = gateways::options(&self.plan.scm_addresses(), gateways::DEADLINES[0]);
@@ -126,7 +127,7 @@ impl Run {
         Ok(())
     }
 
-    /// No container is DELETED that has a block which a key names.
+    /// Looks for a DELETED container that has a block which a key names.
     pub(super) fn look_for_deleted(&self, view: &View) {
         if self.plan.sweeps.is_none() {
             return;

@@ -14,7 +14,7 @@ use types::{BlockId, BlockName, ContainerId, Nonce};
 
 const PAUSE: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Of a block in a list: its local and its nonce.
+/// The bytes of a block in a list: its local and its nonce.
 const LISTED_BYTES: usize = 24;
 
 /// A block that a replica has and no key names, if somebody has found one when all were looked at last. A cheap handle.
@@ -41,7 +41,7 @@ impl Unnamed {
 pub(super) struct Looker {
     pub(super) views: Views,
     pub(super) connector: Arc<dyn Connector>,
-    /// All that keys name.
+    /// The blocks that keys name.
     pub(super) named: BTreeSet<BlockName>,
     pub(super) ledger: Ledger,
 }
@@ -70,7 +70,7 @@ impl Looker {
         let listed = listed.unwrap_or_else(|_| Err(Failure::new(Code::Unavailable, "no answer in time")));
         match listed {
             Ok(blocks) => self.compare(container, address, &blocks),
-            // It went since SCM has shown it.
+            // The container went after SCM had shown it.
             Err(failure) if failure.code == Code::NotFound => Ok(()),
             Err(failure) => {
                 Err(format!("{address} does not list container {container}: {}", failure.message))

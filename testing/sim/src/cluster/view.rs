@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// The cluster as SCM shows it to operators.
 #[derive(Clone, Debug)]
 pub(super) struct View {
-    /// By the world's clock, before it was asked.
+    /// The world's time before SCM was asked.
     pub(super) asked_at: Duration,
     pub(super) status: ClusterStatus,
     pub(super) datanodes: Vec<DatanodeInfo>,
@@ -23,7 +23,7 @@ pub(super) struct View {
     pub(super) oms: ListOmsResponse,
 }
 
-/// The newest one; a cheap handle.
+/// The newest view of the cluster; a cheap handle.
 #[derive(Clone, Default)]
 pub(super) struct Views {
     newest: Arc<Mutex<Option<Arc<View>>>>,
@@ -34,7 +34,7 @@ impl Views {
         self.newest.lock().expect("no holder panics").clone()
     }
 
-    /// Asks again and again.
+    /// Asks SCM for a view again and again.
     pub(super) async fn follow(self, scm: ScmCalls, ledger: Ledger, now: impl Fn() -> Duration) {
         loop {
             match ask(&scm, now()).await {

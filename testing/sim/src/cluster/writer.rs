@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use types::{BlockName, Nonce, Payload};
 
 const ACK_MAX: Duration = Duration::from_secs(3);
-/// Of one chunk, on one pipeline.
+/// The most tries of one chunk, on one pipeline.
 pub(super) const TRIES: usize = 6;
 const RETRY: Duration = Duration::from_millis(300);
 const CHUNKS_MAX: u64 = 3;
@@ -35,7 +35,7 @@ pub(super) struct Writer {
 /// The outcome of a chunk's last try.
 enum Tried {
     Acknowledged(WriteAck),
-    /// Somebody else is to be asked, whose address is known perhaps.
+    /// Another datanode is to be asked, whose address is known perhaps.
     Again(Option<String>),
     GivenUp,
 }
@@ -52,7 +52,7 @@ impl Writer {
         }
     }
 
-    /// Writes one, to that pipeline.
+    /// Writes one block, to that pipeline.
     pub(super) async fn write_one(mut self, pipeline: Pipeline) {
         self.write(self.number * BLOCKS_EACH, &pipeline).await;
     }

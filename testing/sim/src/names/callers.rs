@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Of each bucket.
+/// The number of keys of each bucket.
 const KEYS: u64 = 3;
-/// A caller's writes have numbers from this times its own: they do not meet.
+/// A caller's writes have numbers from this times the caller's own number, so no two callers write the same.
 const WRITES_EACH: u64 = 1_000_000;
 
 pub(super) struct Caller {
@@ -26,9 +26,10 @@ pub(super) struct Caller {
     pub(super) number: u64,
     pub(super) writes: u64,
     pub(super) think_ms_max: u64,
-    /// It changes nothing, so none of its calls fails on a leader that cannot commit, and makes it look for another.
+    /// Whether the caller changes nothing: then none of its calls fails on a leader that cannot commit, and
+    /// makes it look for another.
     pub(super) only_asks: bool,
-    /// Held while it calls.
+    /// A token that is held while the caller is at work.
     pub(super) at_work: Arc<()>,
 }
 
@@ -49,7 +50,7 @@ impl Caller {
     }
 
     fn draw(&mut self, history: usize) -> BucketOp {
-        // What is drawn from there on are questions.
+        // The numbers from this one on stand for questions.
         const QUESTIONS: u64 = 60;
         let least = if self.only_asks { QUESTIONS } else { 0 };
         match least + self.random.below(100 - least) {
@@ -147,7 +148,7 @@ async fn ask(client: &Client, bucket: &str, op: &BucketOp) -> Result<BucketAnswe
     }
 }
 
-/// One page.
+/// Lists one page of a bucket's keys.
 pub(super) async fn list(
     client: &Client,
     bucket: &str,
@@ -179,7 +180,7 @@ fn write_of(key: &Key) -> Result<u64, ClientError> {
     key.etag.parse().map_err(|_| ClientError::Invalid(format!("a key that nobody put so: {key:?}")))
 }
 
-/// What the tables say of a request they say once for all.
+/// Whether a failure is what the tables say of a request, which they say once for all.
 pub(super) fn is_said_by_tables(failure: &Failure) -> bool {
     matches!(
         failure.code,

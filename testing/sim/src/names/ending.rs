@@ -13,16 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::GroupId;
 
-/// How long it may take after the last fault: what may follow one another. A connection is noticed to be dead (5 s), an OM
-/// to be dead (6 s), another takes its place and is sent all (30 s, once begun anew); a group that nobody answers for is
-/// given up by who moves a bucket there (60 s).
+/// The time that a cluster may take to be well again after the last fault: the sum of what may follow one
+/// another. A connection is noticed to be dead (5 s), an OM to be dead (6 s), another takes its place and is
+/// sent all (30 s, once begun anew); a group that nobody answers for is given up by the leader that moves a
+/// bucket there (60 s).
 const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 60 + 60);
-/// Clients go on for so long without faults.
+/// The time for which clients go on without faults.
 const GOES_ON: Duration = Duration::from_secs(3);
 const LOOK_MS: u128 = 100;
 /// The time in which the last questions are answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
-/// More keys than a bucket has.
+/// The limit of a page: more keys than a bucket has.
 const PAGE: usize = 100;
 
 impl Run {
@@ -104,7 +105,7 @@ impl Run {
         rows::read(&tables).map_err(|error| format!("{error:#}"))
     }
 
-    /// Somebody who has seen nothing before lists each bucket.
+    /// Lists each bucket once more, by a client that has seen nothing before.
     fn list_all(&mut self) -> Result<(), String> {
         let operator = ProcessId(self.plan.operator());
         let longest = self.plan.deadlines.into_iter().max().unwrap_or_default();

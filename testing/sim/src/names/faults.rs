@@ -30,7 +30,7 @@ pub(super) enum Fault {
         disk: SimOptions,
         down: Duration,
     },
-    /// It comes back with nothing, if that loses no names.
+    /// An OM crashes and comes back with nothing, if that loses no names.
     Emptied {
         om: usize,
         crash: Crash,
@@ -41,7 +41,8 @@ pub(super) enum Fault {
         om: usize,
         free_bytes: u64,
     },
-    /// It fails after so many more changes, or with the first sync after them, until its process starts again.
+    /// A disk fails after so many more changes, or with the first sync after them, until its process starts
+    /// again.
     FailedDisk {
         om: usize,
         steps: u64,
@@ -49,15 +50,15 @@ pub(super) enum Fault {
         crash: Crash,
         disk: SimOptions,
     },
-    /// Nothing of it moves, and nothing gets to it.
+    /// A machine stands still: nothing on it moves, and nothing gets to it.
     Pause {
         machine: usize,
     },
-    /// Another member is to lead.
+    /// Another member of a group is to lead.
     Transfer {
         group: usize,
     },
-    /// The clock on the wall, not the one by which time passes.
+    /// The clock on the machine's wall jumps, not the one by which time passes.
     ClockJump {
         machine: usize,
         ahead: Duration,
@@ -65,7 +66,7 @@ pub(super) enum Fault {
     NewGroup,
 }
 
-/// A fault out of the seed, and how long it lasts.
+/// A random fault, and how long it lasts.
 pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, Duration)> {
     let weights = plan.weights.all();
     let mut chosen = random.below(weights.iter().sum());
@@ -88,7 +89,7 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
             let of_all = plan.clients();
             let clients = of_all.start + random.below(of_all.len() as u64) as usize;
             let clients = random.one_in(2).then_some(clients);
-            // Long enough for an election among the others.
+            // The fault lasts long enough for an election among the others.
             return Some((Fault::LoneLeader { group, clients }, lasts + 3 * plan.om.timing.election_max));
         }
         3 => {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Buckets at a time: few, so that clients meet.
 const ACTIVE: usize = 3;
-/// Of one bucket. A history is searched, and each call whose outcome is unknown doubles the search.
+/// The most calls about one bucket: a history is searched, and each call whose outcome is unknown doubles the
+/// search.
 const CALLS_MAX: usize = 90;
 const UNKNOWN_MAX: usize = 6;
 
@@ -21,7 +22,7 @@ pub(super) struct Histories {
 struct State {
     ticks: u64,
     histories: Vec<History>,
-    /// Places in `histories`.
+    /// The places in `histories` of those that are added to.
     active: [usize; ACTIVE],
 }
 
@@ -53,7 +54,7 @@ impl Histories {
         self.state.lock().expect("no holder of the histories panics")
     }
 
-    /// A bucket whose history is not full, and a write of each of its keys that was acknowledged lately.
+    /// A history that is not full; a new one takes the place of one that is.
     pub(super) fn pick(&self, random: &mut Random) -> usize {
         let state = &mut *self.lock();
         let at = random.below(ACTIVE as u64) as usize;
@@ -82,7 +83,7 @@ impl Histories {
         Begun { history, bucket: name(history), op, asked_at: state.ticks }
     }
 
-    /// It was answered, or nobody knows what became of it.
+    /// Notes that a call was answered, or that nobody knows what became of it.
     pub(super) fn note(&self, begun: Begun, answer: Option<BucketAnswer>) {
         let state = &mut *self.lock();
         state.ticks += 1;
@@ -93,7 +94,7 @@ impl Histories {
         history.calls.push(Call { op: begun.op, asked_at: begun.asked_at, answered });
     }
 
-    /// Nothing was done: the history must make sense without it.
+    /// Forgets a call that did nothing: the history must make sense without it.
     pub(super) fn forget(&self, begun: Begun) {
         self.lock().histories[begun.history].under_way -= 1;
     }
@@ -102,7 +103,7 @@ impl Histories {
         self.lock().histories.len()
     }
 
-    /// Checks those that nobody adds to any more. An error has the whole history.
+    /// Checks the histories that nobody adds to any more. An error has the whole history.
     pub(super) fn check_full(&self) -> Result<(), String> {
         self.check(History::is_full)
     }

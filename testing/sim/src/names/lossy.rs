@@ -19,15 +19,15 @@ use tonic::codegen::http::{Request, Response};
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
-/// Of so many calls the answer of one is lost,
+/// One call in so many loses its answer,
 const LOST_ONE_IN: u64 = 12;
 /// which its caller notices before one of these, chosen by chance: at once, or so late that a bucket has moved.
 const NOTICED_MS_MAX: [u64; 3] = [1, 400, 4_000];
-/// Of so many calls one comes late,
+/// One call in so many comes late,
 const LATE_ONE_IN: u64 = 15;
-/// by less than that.
+/// by less than this.
 const LATE_MS_MAX: u64 = 6_000;
-/// The calls of which that is so.
+/// The calls that lose answers and come late.
 const OF_OMS: &str = "/flotilla.om";
 
 pub(super) struct LossyConnector {
@@ -50,10 +50,10 @@ struct Lossy {
     random: Arc<Mutex<Random>>,
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 enum Fate {
     Arrives,
-    /// Its caller learns after that time that there will be none.
+    /// The answer is lost, and its caller learns after that time that there will be none.
     AnswerLost(Duration),
     Late(Duration),
 }

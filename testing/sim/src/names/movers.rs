@@ -15,9 +15,9 @@ use tokio::time::{sleep, timeout};
 use tonic::Request;
 
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Of so many moves one is given up as soon as it has begun.
+/// One move in so many is given up as soon as it has begun.
 const GIVEN_UP_ONE_IN: u64 = 8;
-/// Of a bucket.
+/// The most places that are kept of a bucket.
 const PLACES_MAX: usize = 4;
 
 pub(super) struct Mover {
@@ -30,7 +30,7 @@ pub(super) struct Mover {
     pub(super) oms: Vec<String>,
     /// The places where the bucket of each history has been, the last one at the end.
     pub(super) places: BTreeMap<usize, Vec<BucketPlace>>,
-    /// Held while it calls.
+    /// A token that is held while the mover is at work.
     pub(super) at_work: Arc<()>,
 }
 
@@ -82,7 +82,8 @@ impl Mover {
         }
     }
 
-    /// No group has a bucket by another place than that which the root says of one that does not move.
+    /// Asks an OM for a bucket by a place where it was: no group has a bucket by another place than the root
+    /// says, unless it moves.
     async fn ask_where_it_was(&mut self, history: usize, found: &HeadBucketResponse) {
         let (stage, now) = (found.stage(), found.place);
         let places = self.places.get(&history).cloned().unwrap_or_default();
@@ -102,7 +103,7 @@ impl Mover {
         }
     }
 
-    /// What it says, if it takes the place for right.
+    /// The answer of an OM, if it takes the place for right.
     async fn look_up(&self, history: usize, place: BucketPlace, om: &str) -> Result<Option<String>, Failure> {
         let mut om = OmClient::new(self.connector.connect(om).map_err(Failure::internal)?);
         let (volume, bucket) = (S3_VOLUME.to_owned(), name(history));

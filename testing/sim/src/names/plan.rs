@@ -25,11 +25,12 @@ const CLIENT_MACHINES: usize = 2;
 pub(super) struct Plan {
     /// Members of SCM: one or three.
     pub(super) scms: usize,
-    /// Three, or one more, which takes the place of who is dead.
+    /// The number of OMs: three, or one more, which takes the place of one that is dead.
     pub(super) oms: usize,
     pub(super) callers: u64,
     pub(super) think_ms_max: u64,
-    /// After these a caller gives a call up. Faults last for some seconds: with the last ones it outlasts them.
+    /// The times after which callers give a call up. Faults last for some seconds: with the last ones a
+    /// caller outlasts them.
     pub(super) deadlines: [Duration; 3],
     pub(super) move_pause_ms_max: u64,
     pub(super) faults_last: Duration,
@@ -37,7 +38,7 @@ pub(super) struct Plan {
     pub(super) weights: Weights,
     /// How much faster than the world's each machine's clock runs, in parts per million.
     pub(super) drifts_ppm: Vec<i64>,
-    /// How far ahead the clocks on the walls are, of each machine.
+    /// How far ahead of the world's time the clock on each machine's wall is.
     pub(super) ahead: Vec<Duration>,
     pub(super) scm: ScmOptions,
     pub(super) om: OmOptions,
@@ -108,9 +109,9 @@ impl Weights {
         };
         match planted {
             None => weights,
-            // What shows it: a leader that others do not hear, and clients do.
+            // A leader that others do not hear, and clients do, shows the bug.
             Some(Planted::LeasesNotChecked) => Weights { lone_leader: 1, ..Weights::NONE },
-            // Moves and lost answers show them.
+            // Moves and lost answers show these bugs.
             Some(_) => Weights { transfer: 1, ..Weights::NONE },
         }
     }
@@ -196,7 +197,7 @@ impl Plan {
             },
             host: HostOptions {
                 doze_after: random.pick(&[None, Some(1500)]).map(Duration::from_millis),
-                // Terms stay far below where it would be asked.
+                // Terms stay far below where this clock would be asked.
                 clock: Arc::new(ManualClock::at_ms(0)),
                 ..HostOptions::default()
             },
@@ -204,7 +205,8 @@ impl Plan {
         if planted.is_some() { plan.busy() } else { plan }
     }
 
-    /// With clients who meet all the time, and buckets that move as often as they can: a bug shows soon.
+    /// The plan with clients who meet all the time, and buckets that move as often as they can: a bug shows
+    /// soon.
     fn busy(mut self) -> Plan {
         const CALLERS: u64 = 8;
         (self.callers, self.think_ms_max, self.move_pause_ms_max) = (CALLERS, 40, 200);

@@ -27,7 +27,7 @@ impl Record {
         self.trace.event(what);
     }
 
-    /// Only the first counts.
+    /// Notes a violation; only the first counts.
     pub(super) fn fail(&self, what: String) {
         self.trace.event(format_args!("violation: {what}"));
         self.lock().violation.get_or_insert(what);
@@ -45,7 +45,7 @@ impl Record {
         self.lock().counts
     }
 
-    /// There are no faults from here on.
+    /// Notes that there are no faults from here on.
     pub(super) fn quiet(&self) {
         self.lock().is_quiet = true;
     }
@@ -54,7 +54,7 @@ impl Record {
         self.lock().is_quiet
     }
 
-    /// Clients begin nothing more.
+    /// Has clients begin nothing more.
     pub(super) fn end(&self) {
         self.lock().is_over = true;
     }

@@ -64,7 +64,7 @@ fn records(rows: &Rows) -> anyhow::Result<Vec<(u64, BucketRecord)>> {
     records.map(|(key, value)| Ok((number(key)?, BucketRecord::decode(value.as_slice())?))).collect()
 }
 
-/// Nothing is in a bucket that is not here, and buckets have as many keys as they say.
+/// Checks that nothing is in a bucket that is not here, and that buckets have as many keys as they say.
 fn check_contents(rows: &Rows) -> anyhow::Result<()> {
     let mut keys: BTreeMap<u64, u64> = BTreeMap::new();
     for key in rows.keys().filter(|key| CONTENTS.contains(&key[0])) {

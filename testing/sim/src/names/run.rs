@@ -25,9 +25,9 @@ use tonic::service::Routes;
 /// A call that is not answered is repeated so often until its deadline.
 const TRIES: u32 = 4;
 const MOVERS: u64 = 2;
-/// Which of a machine's callers changes nothing.
+/// The place among a machine's callers of the one that changes nothing.
 const ONLY_ASKS: u64 = 1;
-/// Groups have grown by then.
+/// The time by which groups have grown.
 const FIRST_FAULT: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +38,7 @@ pub struct Options {
     pub planted: Option<Planted>,
 }
 
-/// One life of a namespace.
+/// Runs one namespace from its beginning to its end.
 pub fn run(options: Options) -> Result<Finished, Violation> {
     let mut replay = format!("./dev sim om --seed {} --seeds 1", options.seed);
     if let Some(name) = options.planted.and_then(|planted| planted.to_possible_value()) {
@@ -58,20 +58,20 @@ pub(super) struct Run {
     pub(super) remedies: BTreeMap<(Duration, u64), Remedy>,
     pub(super) remedies_made: u64,
     next_fault: Duration,
-    /// Of the machines of SCM and OMs.
+    /// The directories of the machines of SCM and OMs.
     directories: BTreeMap<usize, SimDirectory>,
     scm_places: Vec<MemoryDbPlace>,
-    /// Of the machines of OMs.
+    /// The tables of each OM, by its machine.
     pub(super) tables: BTreeMap<usize, MemoryTables>,
-    /// The clocks on the walls.
+    /// The clocks on the machines' walls.
     pub(super) clocks: Vec<Ahead>,
-    /// Directories that were ever made.
+    /// The number of directories that were ever made.
     made: u64,
-    /// When an OM was emptied last.
+    /// The time when an OM was emptied last.
     pub(super) emptied_at: Option<Duration>,
     /// OMs whose disk failed in this life.
     pub(super) failed: BTreeSet<usize>,
-    /// Held by all clients that call.
+    /// A token that all clients hold while they are at work.
     pub(super) at_work: Arc<()>,
 }
 
@@ -123,7 +123,7 @@ impl Run {
         run
     }
 
-    /// Gives a machine a directory with nothing in it, and an OM such tables.
+    /// Gives a machine an empty directory, and an OM empty tables.
     pub(super) fn empty(&mut self, machine: usize) {
         self.made += 1;
         let root = format!("/machine{machine}.{}", self.made);
@@ -239,20 +239,21 @@ impl Life for Run {
     }
 }
 
-/// What runs on a machine of clients.
+/// The clients on one machine.
 struct Clients {
     plan: Arc<Plan>,
     record: Record,
     histories: Histories,
     connector: Arc<SimConnector>,
     random: Random,
-    /// Which of these machines it is.
+    /// The place of this machine among those of clients.
     nth: u64,
     at_work: Arc<()>,
 }
 
 impl Clients {
-    /// Every second caller is on this machine, each with what it knows of its own.
+    /// Starts this machine's callers and movers, each with a client that knows only what it has learned
+    /// itself.
     fn start(mut self) {
         let machines = self.plan.clients().len() as u64;
         for number in (self.nth..self.plan.callers).step_by(machines as usize) {
@@ -297,7 +298,7 @@ fn reads_of(nth: u64) -> OmReads {
     if nth.is_multiple_of(2) { OmReads::Any } else { OmReads::Leader }
 }
 
-/// Of a client that gives calls up after a time.
+/// The options of a client that gives calls up after a time.
 pub(super) fn options(plan: &Plan, deadline: Duration) -> ClientOptions {
     ClientOptions {
         scm: plan.scm_addresses().join(","),

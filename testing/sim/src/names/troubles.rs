@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The time after which nothing that was said of an emptied OM is of the time before.
 const EMPTIED_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// A disk that failed fails for so long at most.
+/// The longest time for which a disk that failed goes on failing.
 const FAILED_MS_MAX: u64 = 4_000;
 
 /// The end of a fault.
@@ -129,7 +129,7 @@ impl Run {
         is_fresh && !is_early && are_up && shown.unwhole().is_none()
     }
 
-    /// An operator asks once, and may fail too.
+    /// Asks SCM once, as an operator who may fail too, to have another member lead a group.
     fn transfer(&self, group: u64) {
         let (scm, record) = (self.scm_calls(), self.record.clone());
         self.world.spawn(ProcessId(self.plan.operator()), async move {
@@ -158,7 +158,7 @@ impl Run {
         self.world.crash(ProcessId(machine), crash, disk);
     }
 
-    /// Unless it is down already.
+    /// Crashes a machine, unless it is down already, and starts it after `down`.
     fn crash_for(&mut self, machine: usize, crash: Crash, disk: SimOptions, down: Duration) {
         if self.world.is_up(ProcessId(machine)) {
             self.crash(machine, crash, disk);
@@ -193,7 +193,7 @@ impl Run {
         self.links.apply_to(self.world.network());
     }
 
-    /// All that can be mended is.
+    /// Mends all that can be mended.
     pub(super) fn stop_faults(&mut self) {
         self.record.event(format_args!("all faults stop"));
         self.record.quiet();
@@ -204,7 +204,7 @@ impl Run {
             }
         }
         for om in self.plan.oms() {
-            // One that a full disk was in the way of has room from here on, whatever comes of its crashes.
+            // An OM that a full disk was in the way of has room from here on, whatever comes of its crashes.
             self.world.disk(ProcessId(om)).set_free_bytes(CAPACITY_BYTES / 2);
         }
         self.links.apply_to(self.world.network());

@@ -15,7 +15,7 @@ pub(super) struct View {
 
 #[derive(Clone)]
 pub(super) struct Shown {
-    /// By the world's clock, before it was asked.
+    /// The world's time before SCM was asked.
     pub(super) asked_at: Duration,
     pub(super) oms: ListOmsResponse,
 }
@@ -25,7 +25,7 @@ impl View {
         self.newest.lock().expect("no holder panics").clone()
     }
 
-    /// Asks again and again.
+    /// Asks SCM again and again.
     pub(super) async fn follow(self, scm: ScmCalls, record: Record, now: impl Fn() -> Duration) {
         loop {
             let asked_at = now();

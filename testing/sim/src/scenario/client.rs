@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{GroupId, LogId, Payload, ReplicaId};
 
-/// How long a client waits for an answer.
+/// The time for which a client waits for an answer, ...
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// ... and for the confirmation of a read.
 const READ_MAX: Duration = Duration::from_secs(2);
@@ -19,7 +19,7 @@ const BODY_BYTES_MAX: u64 = 3000;
 /// The longest pause of a client that has little time.
 const HASTY_MS_MAX: u64 = 20;
 
-/// Somebody who writes to one group and reads from it, one thing at a time. Each value is written once, so a
+/// A client that writes to one group and reads from it, one thing at a time. Each value is written once, so a
 /// value says which write it is from.
 pub(super) struct Client {
     number: u64,
@@ -32,7 +32,7 @@ pub(super) struct Client {
     attempts: u64,
     /// The value of this client's own key, which it changes by compare-and-set.
     own: Option<Bytes>,
-    /// Who was said to lead.
+    /// The replica that was said to lead.
     leader: Option<ReplicaId>,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct Client {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Anything,
-    /// While the leader is alone: reads from it ...
+    /// While the leader is alone, the client reads from it by lease ...
     ReadByLease,
-    /// ... and writes on the other side.
+    /// ... or writes on the other side.
     WriteElsewhere,
 }
 
@@ -51,7 +51,7 @@ enum Task {
     None,
     /// A write that is not repeated.
     Write(Vec<Op>),
-    /// Repeated until it is known to have happened.
+    /// A write that is repeated until it is known to have happened.
     Change {
         to: Bytes,
     },
@@ -66,7 +66,7 @@ type Slot = Arc<Mutex<Option<Answer>>>;
 enum Answer {
     Done,
     Changed(Outcome),
-    /// Nothing happened.
+    /// The request was refused, and nothing happened.
     Refused {
         leader: Option<ReplicaId>,
     },
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    /// Changes its own key once.
+    /// A client that changes its own key once.
     pub(super) fn probe(number: u64, group: GroupId) -> Client {
         let mut client = Client::new(number, group, Part::Anything);
         client.task = Task::Change { to: "probe".into() };
@@ -114,7 +114,7 @@ impl Client {
             let answer = slot.lock().expect("no holder panics").take();
             let answer = match answer {
                 Some(answer) => answer,
-                // Whoever held the other end is gone.
+                // The replica that held the other end is gone.
                 None if Arc::strong_count(slot) == 1 => Answer::Unknown,
                 None => return false,
             };
@@ -159,8 +159,8 @@ impl Client {
         }
     }
 
-    /// The next attempt. `task` is none when the last was finished; then another is thought of, unless it is
-    /// time to end.
+    /// The next attempt at the task. Where the last task is finished another is thought of, unless it is time
+    /// to end; then there is no attempt.
     pub(super) fn attempt(&mut self, plan: &Plan, random: &mut Random, is_ending: bool) -> Option<Attempt> {
         if matches!(self.task, Task::None) {
             if is_ending {
@@ -181,7 +181,7 @@ impl Client {
                     expected: self.own.clone(),
                     value: Some(to.clone()),
                 };
-                // So that no two attempts are the same command.
+                // A second change makes each attempt a command of its own.
                 let attempt = Op::Set {
                     key: format!("attempt-{}", self.number).into(),
                     value: Some(format!("{}", self.attempts).into()),
@@ -203,7 +203,7 @@ impl Client {
         self.leader
     }
 
-    /// Nobody there to ask.
+    /// Waits a moment, as there is nobody to ask.
     pub(super) fn wait(&mut self, now: Duration) {
         self.leader = None;
         self.next_at = now + Duration::from_millis(20);
@@ -226,7 +226,7 @@ impl Client {
             4..=5 => Task::Change { to: value },
             6 => Task::Write(vec![Op::Set { key: key(random), value: Some(value) }; 1]),
             _ => {
-                // Two keys at once.
+                // The write changes two keys at once.
                 let other = Bytes::from(format!("c{}-{}b", self.number, self.values));
                 Task::Write(vec![
                     Op::Set { key: key(random), value: Some(value) },
@@ -242,7 +242,7 @@ impl Client {
 
     fn command(&self, ops: &[Op], random: &mut Random) -> Command {
         let bytes = if random.one_in(4) { random.below(BODY_BYTES_MAX) as usize } else { 0 };
-        // No two attempts have the same.
+        // No two attempts have the same body.
         let mut unique = Random::new(self.number << 32 | self.attempts);
         let body = std::iter::repeat_with(|| unique.next_u64().to_le_bytes()).flatten().take(bytes);
         Command { meta: encode_ops(ops), body: Payload::checksummed(body.collect()), roll_to: None }
@@ -250,7 +250,7 @@ impl Client {
 }
 
 impl Attempt {
-    /// Runs in the replica's process.
+    /// Makes the attempt, in the replica's process.
     pub(super) async fn make(self, replica: Replica, oracle: Oracle, planted: Option<Planted>) {
         let Attempt { group, what, slot } = self;
         let began = oracle.began(group);
@@ -307,7 +307,7 @@ async fn write(
             }
         }
         Err(ProposeError::OutcomeUnknown) if planted != Some(Planted::UnknownRefused) => Answer::Unknown,
-        // All others say that nothing was proposed.
+        // All other errors say that nothing was proposed.
         Err(error) => {
             oracle.refused(group, &ops);
             let leader = match error {

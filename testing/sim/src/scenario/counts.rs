@@ -8,7 +8,7 @@ macro_rules! counts {
         }
 
         impl Counts {
-            /// All but the time.
+            /// All counts but the time, by name.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use types::{GroupId, LogIndex, Term};
 
-/// How long a group may take to be well again, after the last fault. The sum of what may follow one another:
-/// a connection that is noticed to be dead (5 s), an append that its follower left unanswered (10 s), the
-/// pauses before an unreachable follower (1 s) and a full disk (1 s) are tried again, a client's patience
-/// twice (6 s), the recovery of some hundred small segments with three seeks each (10 s), and elections: a
-/// lease, the longest wait of somebody who saw a longer log, and two that are split. All of it by the slowest
-/// clock.
+/// The time that a group may take to be well again after the last fault: the sum of what may follow one
+/// another. A connection is noticed to be dead (5 s), an append was left unanswered by its follower (10 s),
+/// an unreachable follower (1 s) and a full disk (1 s) are tried again after pauses, a client's patience runs
+/// out twice (6 s), some hundred small segments are recovered with three seeks each (10 s), and there are
+/// elections: a lease, the longest wait of a member that saw a longer log, and two that are split. All of it
+/// by the slowest clock.
 fn settled_within(plan: &Plan) -> Duration {
     let longest =
         SILENCE_MAX + Duration::from_secs(10 + 1 + 1 + 6 + 10) + plan.election_max() * (1 + 4 + 2 * 2);
@@ -25,7 +25,8 @@ fn settled_within(plan: &Plan) -> Duration {
 }
 
 impl Run {
-    /// Without faults, all groups are well again in time.
+    /// Stops all faults, and waits until all groups are well again, which must be in time; returns how long
+    /// it took.
     pub(super) fn settle(&mut self) -> Result<Duration, String> {
         self.stop_faults();
         let began = self.world.now();
@@ -76,7 +77,7 @@ impl Run {
         None
     }
 
-    /// Tables and logs of all members, against what everybody agreed on.
+    /// Checks tables and logs of all members against what everybody agreed on.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
         for ((process, group), watch) in &self.statuses {
             let at = *watch.replica.applied.lock().expect("no holder panics");
@@ -111,7 +112,8 @@ pub(super) async fn check_log(
     let end = state.last.map_or(next, |last| last.index.next());
     let mut found = BTreeMap::new();
     while next < end {
-        // Truncated or purged or closed meanwhile, or the machine is down: somebody else's matter.
+        // The log was truncated, purged or closed meanwhile, or the machine is down: other checks see to
+        // that.
         let Ok(entries) = log.read(next..end, PIECE_BYTES).await else { return };
         for entry in entries {
             let content = Content::of(entry.kind.into(), &entry.meta, entry.body.bytes());

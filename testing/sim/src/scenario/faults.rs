@@ -44,7 +44,7 @@ pub(super) enum Fault {
     },
 }
 
-/// A fault out of the seed, and how long it lasts.
+/// A random fault, and how long it lasts.
 pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, Duration)> {
     let Weights {
         partition,
@@ -104,7 +104,7 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
         6 => Fault::FullDisk { process, free_bytes: random.below(80_000) },
         7 => Fault::Transfer(group.id),
         8 => {
-            // Long enough for an election on the other side.
+            // The fault lasts long enough for an election on the other side.
             lasts += 2 * group.timing.election_max;
             Fault::SplitClients(group.id)
         }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tonic::service::{Routes, RoutesBuilder};
 use types::{GroupId, LogIndex};
 
-/// How often a group that a full disk kept from being opened or removed is tried again.
+/// The time after which a group that a full disk kept from being opened or removed is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
 /// One life of a process that hosts replicas; what the scenario sees of it.
@@ -31,11 +31,11 @@ pub(super) struct Node {
 struct State {
     server: Option<Server>,
     replicas: BTreeMap<GroupId, Replica>,
-    /// Opened since somebody asked.
+    /// The replicas that were opened since somebody asked.
     opened: Vec<(GroupId, Replica)>,
-    /// Removed since somebody asked.
+    /// The groups whose replicas were removed since somebody asked.
     removed: Vec<GroupId>,
-    /// The disk is full, or was until just now: what fails may be retried.
+    /// Whether the disk is full, or was until just now: what fails may be retried.
     disk_is_short: bool,
 }
 
@@ -52,7 +52,7 @@ struct Server {
 pub(super) struct Replica {
     pub(super) group: Group,
     seat: Seat,
-    /// As its clients read them.
+    /// The tables as the replica's clients read them.
     pub(super) tables: Arc<dyn Tables>,
     pub(super) applied: Arc<Mutex<Option<LogIndex>>>,
     work: Arc<SnapshotWork>,
@@ -66,7 +66,7 @@ pub(super) enum SnapshotStage {
 }
 
 impl Replica {
-    /// The stage of the snapshot that it is at work on.
+    /// The stage of the snapshot that the replica is at work on.
     pub(super) fn snapshot_stage(&self) -> Option<SnapshotStage> {
         if self.work.is_installing.load(Ordering::Relaxed) {
             return Some(SnapshotStage::Install);
@@ -96,7 +96,7 @@ impl Node {
         Node { state: Arc::default(), oracle }
     }
 
-    /// The next life of its process, on the same disk.
+    /// The node for the next life of its process, on the same disk.
     pub(super) fn next(&self) -> Node {
         let next = Node::new(self.oracle.clone());
         next.set_disk_short(self.lock().disk_is_short);
@@ -107,7 +107,7 @@ impl Node {
         self.lock().replicas.get(&group).cloned()
     }
 
-    /// A replica that is to be removed is nobody's any more from here on: nobody opens it again.
+    /// Forgets a replica that is to be removed, so that nobody opens it again; whether it was open.
     pub(super) fn forget(&self, group: GroupId) -> bool {
         self.lock().replicas.remove(&group).is_some()
     }
@@ -126,7 +126,7 @@ impl Node {
         self.lock().disk_is_short = is_short;
     }
 
-    /// The process: opens its replicas and answers for them.
+    /// Runs the process: opens its replicas and answers for them.
     pub(super) async fn run(self, context: Context, plan: Arc<Plan>, seats: Vec<(GroupId, Seat)>) -> Routes {
         let disk = match plan.planted {
             Some(planted) => planted.wrap_disk(context.disk.clone()),

@@ -11,19 +11,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{GroupId, ReplicaId};
 
-/// Who decides about the members of one group: has them changed, one call at a time, repeats what failed or
-/// turns to something else, and has removed replicas deleted where they are.
+/// An operator who decides about the members of one group: has them changed, one call at a time, repeats what
+/// failed or turns to something else, and has removed replicas deleted where they are.
 pub(super) struct Operator {
     pub(super) group: GroupId,
     goal: Goal,
     is_reached: bool,
     call: Option<Slot>,
-    /// The next call, and the next goal.
+    /// The times of the next call and of the next goal.
     next_at: Duration,
     next_goal: Duration,
 }
 
-/// Whose replicas are to be the members.
+/// The members that are to be, by the processes of their replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Goal {
     voters: BTreeSet<ProcessId>,
@@ -49,7 +49,7 @@ impl Operator {
         self.goal.voters.contains(&process) || self.goal.learner == Some(process)
     }
 
-    /// Where the members are to be in the end.
+    /// The processes where the members are to be in the end.
     pub(super) fn processes(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.goal.voters.iter().copied().chain(self.goal.learner)
     }
@@ -58,7 +58,7 @@ impl Operator {
         self.is_reached && self.call.is_none()
     }
 
-    /// From here on the goal stays, and is asked for once more: what an earlier call left half done is
+    /// Keeps the goal from here on, and has it asked for once more: what an earlier call left half done is
     /// finished.
     pub(super) fn settle(&mut self) {
         self.is_reached = false;
@@ -72,11 +72,11 @@ impl Operator {
         members.voter_sets == [voters] && members.all.iter().map(|member| member.replica).eq(all)
     }
 
-    /// True when the last call is over.
+    /// Takes the answer of the last call, if it has come; true when no call is under way.
     fn poll(&mut self, now: Duration, random: &mut Random) -> bool {
         let Some(slot) = &self.call else { return true };
         let answer = *slot.lock().expect("no holder panics");
-        // Without an answer, whoever held the other end is gone.
+        // A slot without an answer that nobody else holds means that its process is gone.
         if answer.is_none() && Arc::strong_count(slot) > 1 {
             return false;
         }
@@ -128,7 +128,7 @@ struct Change {
 }
 
 impl Change {
-    /// Runs in the replica's process.
+    /// Makes the call, in the replica's process.
     async fn make(self, group: Group, oracle: Oracle) {
         let deadline = Instant::now() + self.patience;
         let mut done = group.set_members(&self.voters, deadline).await;
@@ -151,9 +151,9 @@ impl Run {
     }
 
     fn operate(&mut self, at: usize, is_ending: bool) {
-        /// Of the calls that fail, one in so many makes the operator want something else.
+        /// One failed call in so many makes the operator want something else.
         const TURNS_ONE_IN: u64 = 6;
-        /// Of the calls, one in so many is followed by a fault.
+        /// One call in so many is followed by a fault.
         const DISTURBED_ONE_IN: u64 = 3;
         const DISTURBED_WITHIN_MS: u64 = 150;
         let now = self.world.now();
@@ -193,7 +193,7 @@ impl Run {
         self.world.spawn(process, change.make(replica.group, self.oracle.clone()));
     }
 
-    /// Replicas of the goal that are not there yet.
+    /// Gives the processes of the goal the replicas that they lack.
     fn seat(&mut self, at: usize) {
         let operator = &self.operators[at];
         let group = operator.group;

@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use types::{GroupId, LogId, LogIndex, ReplicaId, Term};
 
-/// Knows what happened; a cheap handle. The first violation stays.
+/// A memory of what happened, which finds what must not have; a cheap handle. The first violation stays.
 #[derive(Clone)]
 pub(super) struct Oracle {
     state: Arc<Mutex<State>>,
@@ -30,21 +30,21 @@ struct State {
 struct History {
     leaders: BTreeMap<Term, ReplicaId>,
     entries: BTreeMap<LogId, Entry>,
-    /// The bodies of entries, whoever told: logs and messages, clients, or who reads where the state has
-    /// them.
+    /// The bodies of entries, whoever told: logs and messages, clients, or the reader of a place that a state
+    /// machine was told.
     bodies: BTreeMap<LogId, u64>,
     committed: BTreeMap<LogIndex, Term>,
-    /// Who the members are after some entries, as replicas keep it beside their state.
+    /// The members after some entries, as replicas keep them beside their state.
     members: BTreeMap<LogIndex, Bytes>,
-    /// Commands only, in order.
+    /// The applied commands, in order; other entries have no place here.
     applied: BTreeMap<LogIndex, Applied>,
-    /// Where each command was applied: a client proposes it once.
+    /// The index at which each command was applied: a client proposes it once.
     commands: BTreeMap<u64, LogIndex>,
     /// Commands of which a client was told that no entry was made of them.
     refused: BTreeSet<u64>,
-    /// State by the commands applied so far: what the state machines must come to as well.
+    /// The state by the commands applied so far: what the state machines must come to as well.
     versions: BTreeMap<Bytes, Vec<(LogIndex, Option<Bytes>)>>,
-    /// Up to here, what was written has been acknowledged or read.
+    /// The last entry that is known to have been acknowledged or read; so are all before it.
     known: Option<LogIndex>,
 }
 
@@ -52,7 +52,7 @@ struct History {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry {
     content: u64,
-    /// Of the entry before it, once that was seen with it.
+    /// The term of the entry before it, once that was seen with it.
     before: Option<Term>,
 }
 
@@ -62,7 +62,7 @@ struct Applied {
     outcomes: Vec<Outcome>,
 }
 
-/// When an operation began, as far as its group is concerned.
+/// The state of a group's history when an operation began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Began {
     known: Option<LogIndex>,
@@ -85,7 +85,7 @@ impl Oracle {
         add(&mut self.lock().counts);
     }
 
-    /// Something is wrong that somebody else found.
+    /// Notes a violation that somebody else found.
     pub(super) fn fail(&self, why: String) {
         let mut state = self.lock();
         if state.violation.is_none() {
@@ -94,7 +94,7 @@ impl Oracle {
         }
     }
 
-    /// A replica acts as its group's leader in a term; true when that is news.
+    /// Hears that a replica acts as its group's leader in a term; true when that is news.
     pub(super) fn leads(&self, group: GroupId, term: Term, replica: ReplicaId) -> bool {
         let known = *self.lock().group(group).leaders.entry(term).or_insert(replica);
         let is_news = {
@@ -113,7 +113,7 @@ impl Oracle {
         is_news
     }
 
-    /// An entry stands in somebody's log, or is sent; `before` is the term of the one before it.
+    /// Hears that an entry stands in somebody's log, or is sent; `before` is the term of the one before it.
     pub(super) fn entry(&self, group: GroupId, id: LogId, found: Content, before: Option<Term>, by: &str) {
         self.body(group, id, found.body, by);
         let content = found.rest;
@@ -131,7 +131,7 @@ impl Oracle {
         wrong.into_iter().for_each(|why| self.fail(why));
     }
 
-    /// Somebody found the body of an entry.
+    /// Hears that somebody found the body of an entry.
     pub(super) fn body(&self, group: GroupId, id: LogId, body: u64, by: &str) {
         let known = *self.lock().group(group).bodies.entry(id).or_insert(body);
         if known != body {
@@ -139,7 +139,7 @@ impl Oracle {
         }
     }
 
-    /// Somebody takes an entry for committed.
+    /// Hears that somebody takes an entry for committed.
     pub(super) fn committed(&self, group: GroupId, id: LogId, by: &str) {
         let known = *self.lock().group(group).committed.entry(id.index).or_insert(id.term);
         if known != id.term {
@@ -151,7 +151,7 @@ impl Oracle {
         }
     }
 
-    /// A replica's state has come to an entry, and with it goes who the members are by then.
+    /// Hears that a replica's state has come to an entry, with the members as they are by then.
     pub(super) fn members(&self, group: GroupId, at: &Position, by: &str) {
         let index = at.id.index;
         let members = self.lock().group(group).members.entry(index).or_insert(at.membership.clone()).clone();
@@ -169,7 +169,7 @@ impl Oracle {
         }
     }
 
-    /// A leader's log, which begins at `first`, must have all that was committed before its term.
+    /// Checks a leader's log, which begins at `first`: it must have all that was committed before its term.
     pub(super) fn check_leader(
         &self,
         group: GroupId,
@@ -195,8 +195,8 @@ impl Oracle {
         }
     }
 
-    /// A replica that had applied everything up to `after` applied a command. All must apply the same ones,
-    /// in order, each once, with the outcomes that follow from those before.
+    /// Hears that a replica which had applied everything up to `after` applied a command. All must apply the
+    /// same ones, in order, each once, with the outcomes that follow from those before.
     pub(super) fn applied(
         &self,
         group: GroupId,
@@ -217,7 +217,7 @@ impl Oracle {
         }
     }
 
-    /// The tables of a replica that has applied up to `at`, whole.
+    /// Checks the tables, as a whole, of a replica that has applied up to `at`.
     pub(super) fn check_tables(
         &self,
         group: GroupId,
@@ -235,7 +235,7 @@ impl Oracle {
         Began { known: self.lock().group(group).known }
     }
 
-    /// A client was told that nothing was proposed.
+    /// Hears that a client was told that nothing was proposed.
     pub(super) fn refused(&self, group: GroupId, ops: &[Op]) {
         let applied = {
             let (state, command) = (&mut *self.lock(), command_of(ops));
@@ -248,7 +248,7 @@ impl Oracle {
         }
     }
 
-    /// A client was told that its command was applied as this entry, with these outcomes.
+    /// Hears that a client was told that its command was applied as this entry, with these outcomes.
     pub(super) fn acknowledged(
         &self,
         group: GroupId,
@@ -269,7 +269,7 @@ impl Oracle {
         }
     }
 
-    /// A client read a key.
+    /// Hears that a client read a key.
     pub(super) fn read(&self, group: GroupId, began: Began, key: &Bytes, found: Option<&Bytes>) {
         let result = {
             let state = &mut *self.lock();
@@ -362,7 +362,7 @@ impl History {
         Ok(())
     }
 
-    /// The state machine once more, as plainly as it can be written.
+    /// Applies a command as the state machine does, as plainly as that can be written.
     fn apply(&mut self, index: LogIndex, ops: &[Op]) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for op in ops {
@@ -434,7 +434,8 @@ impl History {
         }
     }
 
-    /// The value must have stood there at some moment between the beginning of the read and now.
+    /// Checks a read: the value must have stood there at some moment between the beginning of the read and
+    /// now.
     fn read(&mut self, began: Began, key: &Bytes, found: Option<&Bytes>) -> Result<(), String> {
         let mut versions: Vec<(Option<LogIndex>, Option<&Bytes>)> = vec![(None, None)];
         let written = self.versions.get(key).into_iter().flatten();

@@ -39,7 +39,7 @@ fn acknowledge(oracle: &Oracle, id: LogId, value: &'static str) {
     oracle.acknowledged(group(), began, id, &set(value), digest(NO_BODY), &[Outcome::Done]);
 }
 
-/// `right` is all right, and `wrong` after it is what `expected` says.
+/// Checks that the oracle finds nothing in `right`, and in `wrong` after it what `expected` says.
 fn check(right: impl Fn(&Oracle), wrong: impl Fn(&Oracle), expected: &str) {
     let oracle = oracle();
     right(&oracle);
@@ -91,7 +91,7 @@ fn leader_completeness() {
         oracle.committed(group(), id(3, 6), "n1");
         check_leader(oracle, 2, 4, &[(4, 1), (5, 1)]);
         check_leader(oracle, 4, 6, &[(6, 3)]);
-        // What was committed in terms of others may come to it later.
+        // A leader's log may still lack what was committed in its own term, or in later ones.
         check_leader(oracle, 1, 4, &[(4, 1)]);
     };
     let missing = "leads in term 2 without the committed entry 5 of term 1";
@@ -193,12 +193,12 @@ fn reads_are_not_stale() {
         read(oracle, before, None);
         apply(oracle, "n1", None, id(1, 1), "a");
         apply(oracle, "n1", Some(1), id(1, 2), "b");
-        // Not acknowledged to anybody, so either may be read.
+        // The second write is not acknowledged to anybody, so either value may be read.
         read(oracle, before, Some("a"));
         read(oracle, oracle.began(group()), Some("a"));
         acknowledge(oracle, id(1, 2), "b");
         read(oracle, oracle.began(group()), Some("b"));
-        // It began when nothing was known.
+        // The read began when nothing was known.
         read(oracle, before, None);
     };
     check(right, |oracle| read(oracle, oracle.began(group()), Some("a")), "replaced by");

@@ -22,7 +22,7 @@ pub(super) struct Plan {
     pub(super) clients_per_group: u64,
     pub(super) keys_per_group: u64,
     pub(super) think_ms_max: u64,
-    /// How long there are faults, and the mean pause between them.
+    /// The time for which there are faults, and the mean pause between them.
     pub(super) faults_last: Duration,
     pub(super) fault_pause_ms: u64,
     /// The mean pause between changes of a group's members, where they change.
@@ -54,7 +54,7 @@ pub(super) struct GroupPlan {
     pub(super) snapshots: Option<SnapshotPolicy>,
 }
 
-/// Each from 0, never, to 3.
+/// The weight of each kind of fault, from 0, never, to 3.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weights {
     pub(super) partition: u64,
@@ -97,7 +97,7 @@ impl Plan {
             append_bytes_max: *random.pick(&[1 << 10, 64 << 10]),
             doze_after: random.pick(&[None, Some(300), Some(1500)]).map(Duration::from_millis),
             snapshot_bytes_per_second: *random.pick(&[1 << 20, 64 << 20]),
-            // Terms stay far below where it would be asked.
+            // Terms stay far below where this clock would be asked.
             clock: Arc::new(ManualClock::at_ms(0)),
             ..HostOptions::default()
         };
@@ -136,8 +136,8 @@ impl Plan {
     }
 }
 
-/// Of every third clock, as [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times as long as
-/// its followers wait, most of whom have better clocks.
+/// The drift of every third clock where [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times
+/// as long as its followers wait, most of whom have better clocks.
 const SLOW_PPM: i64 = -750_000;
 
 fn drifts(processes: usize, planted: Option<Planted>, random: &mut Random) -> Vec<i64> {
@@ -150,7 +150,8 @@ fn drifts(processes: usize, planted: Option<Planted>, random: &mut Random) -> Ve
     (0..processes).map(drift).collect()
 }
 
-/// Replica ids say where they are and which of the replicas that were there: see [`GroupPlan::replica_on`].
+/// Replica ids say on which process a replica is, and its number among all that were ever there: see
+/// [`GroupPlan::replica_on`].
 const IDS_PER_PROCESS: u64 = 1000;
 const IDS_PER_GROUP: u64 = 10 * IDS_PER_PROCESS;
 

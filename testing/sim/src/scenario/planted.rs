@@ -45,7 +45,7 @@ pub enum Planted {
     CutStays,
 }
 
-/// After so long.
+/// The time after which the planted task panics.
 const PANIC_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) async fn panic_once() {
@@ -66,7 +66,7 @@ impl Planted {
             }
             (Planted::VotesNotSynced, Operation::WriteAndSync) if is_hard_state => Act::Weaken,
             (Planted::VotesNotSynced, Operation::SyncData | Operation::Settle) if is_hard_state => Act::Skip,
-            // Not even written.
+            // The vote is not even written.
             (Planted::VotesLost, Operation::WriteAt | Operation::WriteAndSync)
                 if is_hard_state && is_for_candidate(call.buffers) =>
             {
@@ -86,7 +86,7 @@ impl Planted {
     }
 }
 
-/// How much later than promised something is synced.
+/// The time by which a sync is later than promised.
 const LATE: Duration = Duration::from_millis(40);
 
 /// Whether a slot of a hard state (docs/format/hard-state.md) has a vote that is not committed.
@@ -118,7 +118,8 @@ impl Tables for LyingTables {
         self.tables.scan(from, end, count_max)
     }
 
-    /// The two halves of what should be one batch: a crash may come between them, or the first is left out.
+    /// Writes the two halves of what should be one batch: a crash may come between them, or the first is left
+    /// out.
     fn write(&self, changes: Changes) -> anyhow::Result<()> {
         const LOST_ONE_IN: u64 = 50;
         const FAILS_AT: u64 = 20;

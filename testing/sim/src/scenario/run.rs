@@ -22,12 +22,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::{GroupId, Term};
 
-/// Of the attempts of clients, one in so many is made with any replica, whoever was said to lead.
+/// One attempt of a client in so many is made with any replica, whoever was said to lead.
 const ANYWHERE_ONE_IN: u64 = 4;
-/// How often it is looked who dozes.
+/// The interval at which it is looked which replicas doze.
 const DOZE_LOOK_MS: u128 = 50;
 
-/// Between a disk that has space again and the last error that this excuses.
+/// The time between a disk that has space again and the last error that this excuses.
 const SHORT_AFTERMATH: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,9 +41,9 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
     pub counts: Counts,
-    /// Of all events.
+    /// The hash of all events.
     pub hash: u64,
-    /// How long the slowest group took after the faults.
+    /// The time that the slowest group took after the faults.
     pub settled_ms: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct Violation {
     pub at: Duration,
     pub what: String,
     pub planted: Option<Planted>,
-    /// The events before it.
+    /// The events before the violation.
     pub recent: String,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// One cluster's life.
+/// Runs one cluster from its beginning to its end.
 pub fn run(options: Options) -> Result<Finished, Violation> {
     let mut run = Run::new(options);
     // The simulation's own panics are violations too, for the sake of the seed.
@@ -97,7 +97,7 @@ pub(super) struct Run {
     pub(super) links: Links,
     pub(super) remedies: BTreeMap<(Duration, u64), Remedy>,
     pub(super) remedies_made: u64,
-    /// Of faults, and of clients.
+    /// The randomness of faults, and that of clients.
     pub(super) random: Random,
     pub(super) client_random: Random,
     pub(super) next_fault: Duration,
@@ -105,7 +105,8 @@ pub(super) struct Run {
     upsets: BTreeMap<GroupId, Upset>,
 }
 
-/// A leader is alone with those of its group's clients that read by lease; others write elsewhere.
+/// A split in which a leader is alone with those of its group's clients that read by lease; others write
+/// elsewhere.
 struct Split {
     leader: ProcessId,
     until: Duration,
@@ -122,7 +123,7 @@ pub(super) struct Watch {
     pub(super) replica: Replica,
     pub(super) statuses: watch::Receiver<GroupStatus>,
     pub(super) seen: Option<(Role, Term)>,
-    /// When what a removed replica has is to be deleted.
+    /// The time when what a removed replica has is to be deleted.
     pub(super) removed_at: Option<Duration>,
     pub(super) is_dozing: bool,
     pub(super) stage: Option<SnapshotStage>,
@@ -300,7 +301,7 @@ impl Run {
         }
     }
 
-    /// Unless it is down already.
+    /// Crashes a machine, unless it is down already, and starts it after `down`.
     fn crash_for(&mut self, process: ProcessId, crash: Crash, disk: SimOptions, down: Duration) {
         if self.world.is_up(process) {
             self.crash(process, crash, disk);
@@ -328,7 +329,7 @@ impl Run {
         }
     }
 
-    /// A new leader has heard of its election, and nobody has heard of the leader.
+    /// Upsets an election: the new leader has heard of it, and nobody has heard of the leader.
     fn upset(&mut self, leader: ProcessId, group: GroupId) {
         const DOWN_MS_MAX: u64 = 50;
         let Some(Upset { lasts, disk }) = self.upsets.remove(&group) else { return };
@@ -362,12 +363,12 @@ impl Run {
         let Some(replica) = self.nodes[leader.0].replica(group) else { return };
         self.oracle.count(|counts| counts.transfers += 1);
         self.world.spawn(leader, async move {
-            // It may fail for many reasons, and must do no harm.
+            // A transfer may fail for many reasons, and must do no harm.
             let _ = replica.group.transfer_leader(to).await;
         });
     }
 
-    /// Who takes itself for the leader in the highest term.
+    /// The process that takes itself for the leader in the highest term.
     pub(super) fn leader(&self, group: GroupId) -> Option<ProcessId> {
         let leaders = self.statuses.iter().filter_map(|((process, of), watch)| match watch.seen {
             Some((Role::Leader, term)) if *of == group => Some((term, *process)),
@@ -438,7 +439,7 @@ impl Run {
             let (anybody, _) = *random.pick(&self.seats.of(group.id));
             let process = match split {
                 Some(split) if client.part == Part::ReadByLease => split.leader,
-                // A leader that is alone answers nobody on the other side.
+                // A leader that is alone answers no client on the other side.
                 Some(split) if client.part == Part::WriteElsewhere && anybody == split.leader => continue,
                 Some(split) if client.part == Part::WriteElsewhere => {
                     told.filter(|told| *told != split.leader).unwrap_or(anybody)
@@ -474,7 +475,7 @@ impl Run {
         self.look_who_dozes();
         let mut elected = Vec::new();
         for ((process, group), watch) in &mut self.statuses {
-            // One that stopped tells its last word by dropping the channel, too.
+            // A replica that stopped tells its last word by dropping the channel, too.
             if watch.seen.is_some() && !watch.statuses.has_changed().unwrap_or(true) {
                 continue;
             }
@@ -482,7 +483,7 @@ impl Run {
             if let Some(why) = &status.failure {
                 self.oracle.fail(format!("{group:?} on {process} stopped by itself: {why}"));
             }
-            // One that was told to stop is no replica of this node any more.
+            // A replica that was told to stop is none of this node's any more.
             if status.role == Role::Stopped && self.nodes[process.0].replica(*group).is_some() {
                 self.oracle.fail(format!("{group:?} on {process} stopped by itself"));
             }

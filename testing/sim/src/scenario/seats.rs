@@ -11,12 +11,12 @@ use types::{GroupId, NodeId, ReplicaId};
 pub(super) struct Seat {
     pub(super) replica: ReplicaId,
     pub(super) tables: MemTables,
-    /// It is being removed; a crash does not change that.
+    /// Whether the replica is being removed; a crash does not change that.
     pub(super) is_leaving: bool,
 }
 
-/// Which replica of which group is where, whether or not its process is up. A machine has one of a group at a
-/// time; the next one there has another id.
+/// The replicas of all groups on all machines, whether or not their processes are up. A machine has one of a
+/// group at a time; the next one there has another id.
 #[derive(Default)]
 pub(super) struct Seats {
     seats: BTreeMap<(ProcessId, GroupId), Seat>,
@@ -28,7 +28,7 @@ impl Seats {
         self.seats.get(&(process, group))
     }
 
-    /// A replica that was not there before.
+    /// Gives a process a replica of a group that was not there before.
     pub(super) fn give(&mut self, process: ProcessId, group: &GroupPlan) -> Seat {
         let given = self.given.entry((process, group.id)).or_default();
         let replica = group.replica_on(process, *given);
@@ -45,7 +45,7 @@ impl Seats {
         }
     }
 
-    /// The removal is done.
+    /// Notes that the removal is done.
     pub(super) fn left(&mut self, process: ProcessId, group: GroupId) {
         self.seats.remove(&(process, group));
     }
@@ -75,7 +75,7 @@ impl Seats {
     }
 }
 
-/// How others are told of a replica.
+/// The replica as other members are told of it.
 pub(super) fn member(process: ProcessId, replica: ReplicaId) -> Member {
     Member { replica, node: NodeId(process.0 as u64 + 1), address: process.to_string() }
 }

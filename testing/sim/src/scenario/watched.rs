@@ -22,8 +22,8 @@ pub(super) struct Watched<M> {
     pub(super) bodies: Bodies,
 }
 
-/// Where the bodies of commands stand, as long as this is not dropped: after that they may be deleted at any
-/// time.
+/// The place where the bodies of commands stand, as long as this is not dropped: after that they may be
+/// deleted at any time.
 pub(super) struct Bodies {
     pub(super) space: Arc<LogSpace>,
     pub(super) owners_dir: String,
@@ -31,7 +31,8 @@ pub(super) struct Bodies {
 }
 
 impl Bodies {
-    /// Reads a body where the state machine was told that it stands. Ends by itself, or with its process.
+    /// Reads a body where the state machine was told that it stands. The task ends by itself, or with its
+    /// process.
     fn look_at(&self, command: &Committed, group: GroupId, oracle: Oracle, by: String) {
         let (id, place) = (command.id, command.place);
         if place.body_bytes == 0 {
@@ -45,7 +46,7 @@ impl Bodies {
                 Err(error @ ReadError::Damaged { .. }) if is_there.strong_count() > 0 => {
                     oracle.fail(format!("{group:?}: {by} has no body of {id:?} at {place:?}: {error}"));
                 }
-                // Purged or deleted meanwhile, or the disk refuses: somebody else's matter.
+                // The body was purged or deleted meanwhile, or the disk refuses: other checks see to that.
                 Err(_) => {}
             }
         });
@@ -53,7 +54,8 @@ impl Bodies {
 }
 
 impl<M: StateMachine> StateMachine for Watched<M> {
-    /// Asked when the state was opened or replaced as a whole, so it is looked at as a whole.
+    /// The position is asked for when the state was opened or replaced as a whole, so that is looked at as a
+    /// whole.
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
         let applied = self.inner.applied()?;
         let at = applied.as_ref().map(|applied| applied.id.index);

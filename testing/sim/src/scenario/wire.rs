@@ -1,4 +1,4 @@
-//! Messages on the network, as the oracle sees it: whether or not it arrives, somebody said it.
+//! Messages on the network, as the oracle sees them: whether or not one arrives, somebody said it.
 
 use super::oracle::{Content, Oracle};
 use crate::world::{Direction, Observer, Sent};
@@ -37,7 +37,7 @@ fn messages(mut data: Bytes) -> impl Iterator<Item = Bytes> {
     })
 }
 
-/// By these calls leaders speak to the members of their group.
+/// The calls by which leaders speak to the members of their group.
 const LEADERS_SAY: [&str; 3] = ["Append", "Heartbeats", "Snapshot"];
 
 fn seen(oracle: &Oracle, method: &str, by: &str, message: Bytes) -> Result<(), prost::DecodeError> {
@@ -57,7 +57,7 @@ fn seen(oracle: &Oracle, method: &str, by: &str, message: Bytes) -> Result<(), p
     Ok(())
 }
 
-/// Who sends such a thing leads; answers in which group.
+/// Tells the oracle that the sender leads, as only leaders send such messages; returns the group.
 fn leader_seen(oracle: &Oracle, by: &str, to: Option<&Address>, vote: Option<Vote>) -> Option<GroupId> {
     let group = to.and_then(|to| GroupId::try_from(to.group).ok());
     let (Some(group), Some(vote)) = (group, vote) else {

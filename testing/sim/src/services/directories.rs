@@ -3,7 +3,7 @@ use disk::Stamp;
 use disk::sim::{Random, SimDirectory};
 use types::DiskId;
 
-/// A directory with nothing in it, formatted, on the first disk of a machine. No two have the same `root`.
+/// An empty, formatted directory on the first disk of a machine. No two have the same `root`.
 pub(crate) fn empty_directory(
     world: &World,
     machine: usize,

@@ -2,7 +2,7 @@
 
 use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
 
-/// Enough for all that a run writes, on each disk; a full disk is one of the faults.
+/// The room on each disk: enough for all that a run writes; a full disk is one of the faults.
 pub(crate) const CAPACITY_BYTES: u64 = 256 << 20;
 
 /// The qualities of a machine's disks from one start to the next.
@@ -18,7 +18,7 @@ pub(crate) fn random_disk(random: &mut Random) -> SimOptions {
     }
 }
 
-/// One that answers at once, to be looked at.
+/// A disk that answers at once, to be looked at.
 pub(crate) fn quick_disk() -> SimOptions {
     SimOptions { capacity_bytes: CAPACITY_BYTES, polls_max: 0, ..SimOptions::default() }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 pub struct Finished {
     pub counts: Vec<(&'static str, u64)>,
     pub virtual_ms: u64,
-    /// Of all events.
+    /// The hash of all events.
     pub hash: u64,
-    /// How long it took after the faults.
+    /// The time that it took to be well again after the faults.
     pub settled_ms: u64,
 }
 
@@ -21,12 +21,12 @@ pub struct Violation {
     pub what: String,
     /// The command that takes the same steps.
     pub replay: String,
-    /// The events before it.
+    /// The events before the violation.
     pub recent: String,
 }
 
 impl Finished {
-    /// One line, as [`crate::seeds::Report`] reads it.
+    /// The life as one line, as [`crate::seeds::Report`] reads it.
     pub fn line(&self) -> String {
         let Finished { counts, virtual_ms, hash, settled_ms } = self;
         let counts: String = counts.iter().map(|(name, count)| format!(" {name} {count}")).collect();
@@ -46,7 +46,7 @@ impl fmt::Display for Violation {
 pub(crate) trait Life {
     fn world(&self) -> &World;
 
-    /// To its end, or to what breaks a rule.
+    /// Runs to its end, or to what breaks a rule.
     fn live(&mut self) -> Result<Finished, String>;
 }
 

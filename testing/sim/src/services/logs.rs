@@ -1,4 +1,4 @@
-//! The logs of the processes, beside the events: with `--trace`.
+//! The logs of the processes, which `--trace` shows beside the events.
 
 use crate::world::{Trace, running};
 use std::fmt;
@@ -6,7 +6,7 @@ use tracing::Level;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-/// The world's time, and who is running.
+/// The world's time, and the process that is running.
 struct WorldTime(Trace);
 
 impl FormatTime for WorldTime {
@@ -19,9 +19,9 @@ impl FormatTime for WorldTime {
     }
 }
 
-/// Prints them from here on, in this process.
+/// Prints the logs from here on, in this process.
 pub(crate) fn print(trace: &Trace) {
     let logs = tracing_subscriber::fmt().with_timer(WorldTime(trace.clone())).with_max_level(Level::INFO);
-    // A second run of a process goes without.
+    // A second run of a process prints none.
     let _ = logs.with_ansi(false).with_writer(std::io::stderr).try_init();
 }

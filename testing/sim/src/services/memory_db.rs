@@ -24,7 +24,7 @@ pub(crate) struct MemoryDb {
     current: Arc<RwLock<Arc<Db>>>,
 }
 
-/// Where it is, and which generation counts: what outlives a crash.
+/// The place of a [`MemoryDb`], and the generation that counts: what outlives a crash.
 #[derive(Clone)]
 pub(crate) struct MemoryDbPlace {
     root: PathBuf,
@@ -53,7 +53,7 @@ pub(crate) struct MemoryTables {
     root: PathBuf,
     places: Arc<Mutex<BTreeMap<GroupId, MemoryDbPlace>>>,
     made: Arc<AtomicU64>,
-    /// Those that are open, in the life of a process that is running.
+    /// The tables that are open, in the life of a process that is running.
     open: Arc<Mutex<BTreeMap<GroupId, Opened>>>,
 }
 
@@ -68,14 +68,14 @@ impl MemoryTables {
         places.values().map(|place| place.made.load(Ordering::Relaxed)).sum()
     }
 
-    /// What a group's tables are now; `None` where nobody has them open.
+    /// A group's current tables; `None` where nobody has them open.
     pub(crate) fn current(&self, group: GroupId) -> Option<Arc<Db>> {
         let open = self.open.lock().expect("no holder panics");
         let current = open.get(&group)?.upgrade()?;
         Some(current.read().expect("no holder panics").clone())
     }
 
-    /// What is in them, somewhere else, while nobody has them open.
+    /// Copies the tables to somewhere else, while nobody has them open.
     pub(crate) fn copied(&self, root: &str, options: &DbOptions) -> anyhow::Result<MemoryTables> {
         let copy = MemoryTables::new(root);
         let places = self.places.lock().expect("no holder panics").clone();
@@ -189,7 +189,7 @@ impl Snapshots for MemoryDb {
             records.into_iter().for_each(|(key, value)| changes.put(key, value));
             Tables::write(&db, changes)?;
             db.flush()?;
-            // From here on a crash leaves the new one.
+            // A crash from here on leaves the new generation.
             this.place.counts.store(number, Ordering::Relaxed);
             *this.current.write().expect("no holder panics") = Arc::new(db);
             Ok(())

@@ -28,7 +28,7 @@ impl ScmCalls {
         ScmCalls { connector, addresses: Arc::new(addresses), naming: Naming::default(), at: Arc::default() }
     }
 
-    /// One try; a failed one is followed by a try at the next member.
+    /// Calls SCM once; after a failed call the next one goes to the next member.
     pub(crate) async fn call<T, F>(&self, call: impl FnOnce(Scm) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<Response<T>, Status>>,

@@ -9,7 +9,7 @@ use tonic::Status;
 /// The receiving end of a body that comes over the simulated network.
 pub(super) struct PipedBody {
     pub(super) events: UnboundedReceiver<Event>,
-    /// Of a response: dropping it before the end cancels the call.
+    /// The guard of a response's body: dropping it before the end cancels the call.
     pub(super) guard: Option<CallGuard>,
     pub(super) is_over: bool,
 }
@@ -48,7 +48,7 @@ impl Body for PipedBody {
     }
 }
 
-/// Held by the client of a call; dropped early, it tells the server.
+/// A guard that the client of a call holds; dropped early, it tells the server.
 pub(super) struct CallGuard {
     pub(super) network: Network,
     pub(super) call: CallId,

@@ -61,7 +61,7 @@ async fn call(
     };
     let mut guard = CallGuard { network: network.clone(), call: id, is_done: false };
     network.send(id, Direction::Request, Event::Request(Box::new(parts)));
-    // It ends with the call; what it waits for is the sender's own.
+    // The task ends with the call; what it waits for is the sender's own.
     tokio::spawn(async move {
         tokio::select! {
             biased;

@@ -6,10 +6,10 @@ use std::time::Duration;
 pub struct Link {
     pub delay_min: Duration,
     pub delay_max: Duration,
-    /// Frames lost, of a thousand. As with TCP, what is lost is sent again later, and all behind it waits;
-    /// sometimes the connection breaks instead.
+    /// The frames of a thousand that are lost. As with TCP, what is lost is sent again later, and all behind
+    /// it waits; sometimes the connection breaks instead.
     pub lost_per_mille: u64,
-    /// Nothing comes through.
+    /// Whether nothing comes through.
     pub is_cut: bool,
 }
 

@@ -31,10 +31,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tonic::service::Routes;
 
-/// How far all clocks move at a time; frames take at least as long.
+/// The time by which all clocks move at once; frames take at least as long.
 pub const TICK: Duration = Duration::from_millis(1);
 
-/// How a process ends.
+/// The way in which a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// The process dies, its machine lives on: nothing written is lost, and peers see their connections
@@ -81,8 +81,8 @@ impl World {
         &self.trace
     }
 
-    /// A machine that is off, under an address, whose clock runs faster than the world's by `drift_ppm` parts
-    /// per million. The seed of `disk` is chosen here.
+    /// Adds a machine that is off, under an address, whose clock runs faster than the world's by `drift_ppm`
+    /// parts per million. The seed of `disk` is chosen here.
     pub fn add(&mut self, address: String, disk: SimOptions, drift_ppm: i64) -> ProcessId {
         self.add_with_disks(address, &[disk], drift_ppm)
     }
@@ -106,7 +106,7 @@ impl World {
         self.processes[process.0].disks[number] = self.blank(disk);
     }
 
-    /// Puts another disk in the place of one, in a machine that is off.
+    /// Puts another disk in the place of one, in a machine that is off, and returns that one.
     pub fn put_disk(&mut self, process: ProcessId, number: usize, disk: SimDisk) -> SimDisk {
         assert!(!self.is_up(process), "{process} is up");
         std::mem::replace(&mut self.processes[process.0].disks[number], disk)
@@ -168,14 +168,14 @@ impl World {
         self.look_for_panics(id);
     }
 
-    /// Stops a machine where it stands, as when it is moved to another host. What it was sent arrives; what
-    /// it says to that comes later.
+    /// Stops a machine where it stands, as when it is moved to another host. It gets what it was sent; what
+    /// it answers comes later.
     pub fn freeze(&mut self, id: ProcessId) {
         self.trace.event(format_args!("{id} stands still"));
         self.processes[id.0].is_frozen = true;
     }
 
-    /// The machine goes on; all its timers that came due meanwhile are late.
+    /// Lets a machine go on; all its timers that came due meanwhile are late.
     pub fn thaw(&mut self, id: ProcessId) {
         if self.processes[id.0].is_frozen {
             self.trace.event(format_args!("{id} goes on"));
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// One tick.
+    /// Moves the world by one tick.
     pub fn advance(&mut self) {
         self.trace.set_now(self.now);
         self.network.advance(self.now);
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Of everything that has happened so far.
+    /// The hash of everything that has happened so far.
     pub fn trace_hash(&self) -> u64 {
         for disk in self.processes.iter().flat_map(|process| &process.disks) {
             self.trace.mix(disk.trace_hash());

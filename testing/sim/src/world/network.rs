@@ -11,15 +11,16 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::codegen::http::{HeaderMap, request, response};
 
-/// How long a connection to somebody who does not answer takes to fail, as `rpc::TcpConnector` has it ...
+/// The time after which a connection to a machine that does not answer fails, as `rpc::TcpConnector` has it,
+/// ...
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// ... and how long an established one over which nothing comes any more is taken for alive: ping interval
-/// and timeout.
+/// ... and the time for which an established one over which nothing comes any more is taken for alive: ping
+/// interval and timeout.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The time that TCP waits before it sends again.
 const RESEND_MIN: Duration = Duration::from_millis(200);
 const RESEND_SPREAD_MS: u64 = 400;
-/// Of the frames lost, one in so many breaks its connection.
+/// One lost frame in so many breaks its connection.
 const BREAKS_ONE_IN: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +42,7 @@ struct Life {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CallId(u64);
 
-/// Which way something goes: with the client's request, or with the server's response.
+/// The direction of a frame: with the client's request, or with the server's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Request,
@@ -66,23 +67,23 @@ pub struct Sent<'a> {
     pub data: &'a Bytes,
 }
 
-/// Calls of one kind that take longer to arrive than all others, each by chance. So those who are asked the same at the same
-/// time are asked at moments that are far apart.
+/// Calls of one kind that take longer to arrive than all others, each by chance. So members that are asked
+/// the same at the same time get the question at moments that are far apart.
 #[derive(Clone, Copy, Debug)]
 pub struct SlowCalls {
-    /// The end of their path.
+    /// The end of these calls' paths.
     pub method: &'static str,
     pub by_max: Duration,
 }
 
-/// Sees all data when it is sent, whether or not it arrives.
+/// A function that sees all data when it is sent, whether or not it arrives.
 pub type Observer = Arc<dyn Fn(&Sent<'_>) + Send + Sync>;
 
 /// One end's view of a call.
 pub(super) struct Call {
     pub(super) id: CallId,
     pub(super) events: UnboundedReceiver<Event>,
-    /// When the other end is gone.
+    /// Cancelled when the other end is gone.
     pub(super) closed: CancellationToken,
 }
 
@@ -122,7 +123,7 @@ struct Endpoint {
     life: u64,
     /// `None` while the process is down.
     inbox: Option<UnboundedSender<Incoming>>,
-    /// The machine is up, so a process that is down is known to be down.
+    /// Whether the machine is up, so that a process that is down is known to be down.
     answers: bool,
 }
 
@@ -153,7 +154,7 @@ struct Wire {
 struct End {
     events: UnboundedSender<Event>,
     closed: CancellationToken,
-    /// When the last frame that was sent arrives.
+    /// The time when the last frame that was sent arrives.
     last_arrival: Duration,
 }
 
@@ -225,7 +226,7 @@ impl Network {
         self.lock().endpoints.iter().position(|endpoint| endpoint.address == address).map(ProcessId)
     }
 
-    /// A process starts: what still hung on its earlier life breaks.
+    /// Notes that a process starts: what still hung on its earlier life breaks.
     pub(super) fn up(&self, process: ProcessId) -> UnboundedReceiver<Incoming> {
         let state = &mut *self.lock();
         state.break_calls_of(process);
@@ -237,7 +238,7 @@ impl Network {
         incoming
     }
 
-    /// A process is gone from here on. When its machine `answers` still, others learn of it.
+    /// Notes that a process is gone from here on. When its machine `answers` still, others learn of it.
     pub(super) fn down(&self, process: ProcessId, answers: bool) {
         let state = &mut *self.lock();
         let endpoint = &mut state.endpoints[process.0];
@@ -288,7 +289,7 @@ impl Network {
         state.transmit(Delivery { call, direction, event });
     }
 
-    /// One end gives a call up; the other learns of it.
+    /// Gives a call up at one end; the other learns of it.
     pub(super) fn reset(&self, call: CallId, direction: Direction) {
         self.send(call, direction, Event::Broken(Status::cancelled("the other side gave the call up")));
         let state = &mut *self.lock();
@@ -300,7 +301,7 @@ impl Network {
         }
     }
 
-    /// The client has the whole response.
+    /// Ends a call whose client has the whole response.
     pub(super) fn finish(&self, call: CallId) {
         let wire = self.lock().calls.remove(&call);
         if let Some(wire) = wire {
@@ -308,7 +309,7 @@ impl Network {
         }
     }
 
-    /// Time has come to `now`: what arrives until then is handed over.
+    /// Moves time on to `now`: what arrives until then is handed over.
     pub(super) fn advance(&self, now: Duration) {
         let state = &mut *self.lock();
         state.now = now;
@@ -325,7 +326,7 @@ impl Network {
 }
 
 impl Wire {
-    /// Who sends and who receives in a direction.
+    /// The lives that send and receive in a direction.
     fn ends(&self, direction: Direction) -> (Life, Life) {
         match direction {
             Direction::Request => (self.client, self.server),
@@ -449,7 +450,7 @@ impl State {
         }
     }
 
-    /// A connection over which nothing can come any more is given up by both its ends.
+    /// Breaks connections over which nothing could come for too long: both ends give them up.
     fn break_silent(&mut self) {
         let mut broken = Vec::new();
         let pairs: Vec<_> = self.connections.keys().copied().collect();
@@ -470,7 +471,7 @@ impl State {
         }
     }
 
-    /// Both ends of all calls of a connection see it broken at once.
+    /// Breaks a connection: both ends of all its calls see that at once.
     fn break_connection(&mut self, client: Life, server: Life) {
         self.connections.remove(&(client, server));
         let calls = self.calls.iter().filter(|(_, wire)| (wire.client, wire.server) == (client, server));
@@ -483,7 +484,7 @@ impl State {
         }
     }
 
-    /// Whoever was in a call with the process is told by its machine.
+    /// Breaks all calls of a process: its machine tells whoever was in one with it.
     fn break_calls_of(&mut self, process: ProcessId) {
         self.connections.retain(|(client, server), _| client.process != process && server.process != process);
         let calls: Vec<_> = self

@@ -32,7 +32,7 @@ impl Panics {
         Panics { _of_this_thread: PhantomData }
     }
 
-    /// Message and place.
+    /// Takes the message and place of the panic.
     pub(super) fn take(&self) -> Option<String> {
         FIRST.with_borrow_mut(|first| first.as_mut().and_then(Option::take))
     }

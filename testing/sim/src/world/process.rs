@@ -16,11 +16,11 @@ pub struct Process {
     /// At least one.
     pub(super) disks: Vec<SimDisk>,
     pub(super) runtime: Option<Runtime>,
-    /// How much faster than the world's its clock runs, in parts per million.
+    /// The drift of the process's clock: how much faster than the world's it runs, in parts per million.
     pub(super) drift_ppm: i64,
-    /// The time that its clock has yet to move: less than a tick.
+    /// The time that the process's clock has yet to move: less than a tick, unless the machine stands still.
     pub(super) owed_nanos: i64,
-    /// Nothing of it moves, and its clock goes on.
+    /// Whether the machine stands still: nothing on it moves, and its clock goes on.
     pub(super) is_frozen: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Process {
 #[derive(Clone)]
 pub struct Context {
     pub process: ProcessId,
-    /// The first of its disks ...
+    /// The first of the machine's disks ...
     pub disk: SimDisk,
     /// ... and all of them.
     pub disks: Vec<SimDisk>,
@@ -72,7 +72,7 @@ impl Process {
         self.runtime = Some(runtime);
     }
 
-    /// Everything of the process that has something to do until then does it. Its clock moves whole ticks:
+    /// Lets everything in the process that has something to do until then do it. Its clock moves whole ticks:
     /// none, one or more, as it drifts.
     pub(super) fn advance(&mut self, tick: Duration) {
         let tick_nanos = tick.as_nanos() as i64;
@@ -89,7 +89,7 @@ impl Process {
         }
     }
 
-    /// It goes on, and finds that its clock has jumped.
+    /// Lets the process go on, which finds that its clock has jumped.
     pub(super) fn thaw(&mut self, tick: Duration) {
         let ticks = self.owed_nanos / tick.as_nanos() as i64;
         self.owed_nanos -= ticks * tick.as_nanos() as i64;

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Events shown with a violation.
+/// The number of events that are shown with a violation.
 const RECENT_MAX: usize = 60;
 
 /// A trace of what happened, in order: hashed, counted, the last of it remembered, and printed when somebody
@@ -59,7 +59,7 @@ impl Trace {
         state.recent.push_back(line);
     }
 
-    /// Something that takes part in the hash and is nothing to read.
+    /// Adds a number to the hash that is nothing to read.
     pub fn mix(&self, number: u64) {
         self.lock().hash.write_u64(number);
     }

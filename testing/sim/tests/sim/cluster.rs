@@ -45,12 +45,13 @@ const REACHED: [&str; 36] = [
     "containers_swept",
     "orphans",
 ];
-/// Tried before a bug counts as not found. The first one shows it, unless what is simulated has changed.
+/// The most seeds that are tried before a bug counts as not found. The first one shows it, unless what is
+/// simulated has changed.
 const SEEDS_MAX: u64 = 12;
 
 fn campaign(first_seed: u64, seeds: u64, planted: Option<Planted>) -> Report {
     let program = env!("CARGO_BIN_EXE_flotilla-sim").into();
-    // One after the other: beside a seed that shows a bug the next one would be waited for.
+    // The seeds run one after the other: beside a seed that shows a bug the next one would be waited for.
     let (simulated, threads, is_printed, keeps_going) = (Simulated::Clusters, 1, false, false);
     let planted = planted.and_then(|planted| planted.to_possible_value());
     let planted = planted.map(|name| name.get_name().to_owned());
@@ -81,7 +82,7 @@ fn a_slice_of_clusters_keeps_what_it_was_given() {
     );
 }
 
-/// Of 16 seeds the last one runs twice, each time in a process of its own; it has an OM and clients by the
+/// The last one of 16 seeds runs twice, each time in a process of its own; it has an OM and clients by the
 /// client crate.
 #[test]
 fn the_same_seed_takes_the_same_steps_in_every_process() {
@@ -90,7 +91,7 @@ fn the_same_seed_takes_the_same_steps_in_every_process() {
     assert_eq!(report.repeated, 1);
 }
 
-/// Each shows in one of these ways.
+/// Checks that a planted bug shows in one of these ways.
 fn check(planted: Planted, first_seed: u64, expected: &[&str]) {
     let report = campaign(first_seed, SEEDS_MAX, Some(planted));
     let found =
@@ -117,7 +118,8 @@ fn copies_that_nobody_looks_at() {
     check(Planted::ImportsUnverified, 17, &[&bad[..], &in_the_way[..]].concat());
 }
 
-/// The bytes of another block, from a member that was cut off with a long tail and is alone now.
+/// A reader gets the bytes of another block, from a member that was cut off with a long tail and is alone
+/// now.
 #[test]
 fn a_tail_that_nobody_acknowledged_and_somebody_reads() {
     check(Planted::TailsAreRead, 12, &["of which 0 are right"]);
@@ -142,7 +144,7 @@ fn blocks_that_are_called_gone_before_all_replicas_have_discarded_them() {
     check(Planted::GoneEarly, 118, &["was called gone, and"]);
 }
 
-/// A node was away meanwhile.
+/// A node was away while the others discarded blocks.
 #[test]
 #[ignore = "a minute and a half; the tests of scm's discards find it at once"]
 fn a_replica_that_brings_back_what_the_others_have_discarded() {

@@ -21,12 +21,13 @@ const REACHED: [&str; 12] = [
     "snapshots",
     "rows_compared",
 ];
-/// Tried before a bug counts as not found. The first one shows it, unless what is simulated has changed.
+/// The most seeds that are tried before a bug counts as not found. The first one shows it, unless what is
+/// simulated has changed.
 const SEEDS_MAX: u64 = 12;
 
 fn campaign(first_seed: u64, seeds: u64, planted: Option<Planted>) -> Report {
     let program = env!("CARGO_BIN_EXE_flotilla-sim").into();
-    // One after the other: beside a seed that shows a bug the next one would be waited for.
+    // The seeds run one after the other: beside a seed that shows a bug the next one would be waited for.
     let (simulated, threads, is_printed, keeps_going) = (Simulated::Names, 1, false, false);
     let planted = planted.and_then(|planted| planted.to_possible_value());
     let planted = planted.map(|name| name.get_name().to_owned());
@@ -47,7 +48,7 @@ fn a_slice_of_namespaces_answers_what_could_have_happened() {
     assert!(lacking.is_empty(), "no seed of {SLICE:?} has any {lacking:?}: choose others (`./dev sim om`)");
 }
 
-/// Of 16 seeds the last one runs twice, each time in a process of its own.
+/// The last one of 16 seeds runs twice, each time in a process of its own.
 #[test]
 fn the_same_seed_of_a_namespace_takes_the_same_steps() {
     let report = campaign(15, 1, None);
@@ -63,7 +64,7 @@ fn check(planted: Planted, first_seed: u64, expected: &[&str]) {
     assert!(is_expected, "{planted:?} shows otherwise than as one of {expected:?}:\n{found}");
 }
 
-/// A leader that the others have replaced, and clients that are cut off with it still hear.
+/// Clients that are cut off with a leader still hear it when the others have replaced it.
 #[test]
 fn a_lease_that_is_not_checked() {
     check(Planted::LeasesNotChecked, 1, &["has a history that cannot be", "and it is at"]);

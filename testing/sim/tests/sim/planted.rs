@@ -2,10 +2,10 @@
 
 use flotilla_sim::scenario::{Options, Planted, run};
 
-/// Seeds tried before a bug counts as not found.
+/// The most seeds that are tried before a bug counts as not found.
 const SEEDS_MAX: u64 = 60;
 
-/// A seed must show the bug as expected. What others before it see of the same bug is printed.
+/// Checks that a seed shows the bug as expected. What others before it see of the same bug is printed.
 fn check(planted: Planted, expected: &str) {
     for seed in 1..=SEEDS_MAX {
         let Err(violation) = run(Options { seed, planted: Some(planted), ..Options::default() }) else {

@@ -22,7 +22,7 @@ fn memory_conforms() {
     conform(MemTables::default(), |tables| tables.close());
 }
 
-/// The same random history on the tables and on a map.
+/// Runs the same random history on the tables and on a map.
 fn conform<T: Tables>(mut tables: T, reopen: impl Fn(T) -> T) {
     let mut random = Random::new(7);
     let mut expected = Records::new();

@@ -9,7 +9,7 @@ use registry::{RegistryClient, key_to_json};
 use serde_json::json;
 use std::io::Read;
 
-/// So much of a value stands in a table.
+/// The most characters of a value that stand in a table.
 const SHOWN_CHARS_MAX: usize = 60;
 
 pub(super) async fn run(client: &RegistryClient, command: KvCommand) -> anyhow::Result<Answer> {

@@ -15,12 +15,13 @@ use registry::{RegistryClient, health, instance_to_json};
 use serde_json::json;
 pub(super) use watch::{Watch, watch};
 
-/// An exit code that scripts tell apart from a failure: somebody else was faster, ...
+/// The exit code, which scripts tell apart from a failure, when a comparison failed: somebody else was
+/// faster.
 const COMPARISON_FAILED: u8 = 3;
-/// ... or what was asked for does not exist.
+/// The exit code when what was asked for does not exist.
 const NOT_THERE: u8 = 4;
 
-/// The registry said no.
+/// An answer with which the registry refused.
 #[derive(Debug, thiserror::Error)]
 #[error("the registry refused: {0}")]
 struct Refused(Failure);

@@ -34,7 +34,7 @@ pub(crate) async fn watch(scm: &str, mut watch: Watch, as_json: bool) -> anyhow:
     Ok(())
 }
 
-/// Why the stream broke; `None` when there were enough changes.
+/// Prints the changes of one stream. Returns why it broke; `None` when there were enough changes.
 async fn watch_once(
     client: &RegistryClient,
     watch: &mut Watch,

@@ -3,7 +3,7 @@ use super::small_disk::SmallDisk;
 use proto::scm::DiskState;
 use std::time::{Duration, Instant};
 
-/// Of the small disk; two pipelines with segments of 128 MiB and what they recycle fit.
+/// The size of the small disk; two pipelines with segments of 128 MiB and what they recycle fit.
 const DISK_BYTES: u64 = 1 << 30;
 /// The room that somebody else leaves on the disk: half of the reserve, which is there for what cannot be
 /// refused.

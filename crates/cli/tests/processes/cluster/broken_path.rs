@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 /// Within so long of the break every reader has met it.
 const LEARNED_WITHIN: Duration = Duration::from_secs(5);
-/// Then reads are watched for so long: several times what an address is avoided for (10 s), so that it is
-/// found broken again and again.
+/// The time for which reads are watched then: several times what an address is avoided for (10 s), so that it
+/// is found broken again and again.
 const WATCHED_FOR: Duration = Duration::from_secs(35);
 /// The time that a read took at least that waited for the broken path; that is four to five seconds.
 const WAITED: Duration = Duration::from_secs(3);
-/// Of reads while the path is broken. They take a few milliseconds; one that meets it first waits 300.
+/// The p99 of reads while the path is broken. They take a few milliseconds; one that meets it first waits
+/// 300.
 const P99_MAX: Duration = Duration::from_millis(500);
 const P99_AMONG_TESTS_MAX: Duration = Duration::from_secs(2);
 

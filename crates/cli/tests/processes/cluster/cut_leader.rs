@@ -8,7 +8,7 @@ use testkit::prometheus::Scrape;
 
 /// Long enough for the others to lead and to acknowledge before SCM gives the first one up.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
-/// What the leader took alone, at least: entries that nobody acknowledged.
+/// The entries that the leader took alone, at least, and that nobody acknowledged.
 const ALONE_MIN: u64 = 4;
 /// Objects that the others acknowledge without it, at least.
 const ELSEWHERE_MIN: usize = 40;

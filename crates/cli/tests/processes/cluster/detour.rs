@@ -15,7 +15,7 @@ pub(super) struct Way {
     /// The processes for which it is broken.
     broken: watch::Sender<BTreeSet<u32>>,
     held: Arc<AtomicUsize>,
-    // Ends with it.
+    // The tasks that serve it end with it.
     _serving: JoinSet<()>,
 }
 

@@ -7,7 +7,7 @@ use proto::scm::DiskState;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// Of the flaky disk: segments of two pipelines, and what they recycle.
+/// The size of the flaky disk: segments of two pipelines, and what they recycle.
 const DISK_BYTES: u64 = 768 << 20;
 /// The size of an object that is smaller than 64 KiB, so that it goes through the page cache, which shows
 /// what never reached the disk.
@@ -38,7 +38,7 @@ pub(super) async fn run() -> Option<Shown> {
     let written = writers.stop().await;
     assert_eq!(written.errors, Vec::<String>::new());
     let node = drill.node_at(0).await;
-    // One that is behind writes on meanwhile, and the device would lose what it has.
+    // A member that is behind writes on meanwhile, and the device would lose what it has.
     drill
         .until("a member that has everything", REPAIRED_WITHIN, async || all_have_everything(&drill).await)
         .await;
@@ -111,7 +111,7 @@ fn small(round: u64, object: u64) -> (String, Vec<u8>) {
     (format!("small/{round}/{object}"), vec![byte; SMALL_BYTES])
 }
 
-/// Some at once, so that several entries of a log are under way.
+/// Puts some objects at once, so that several entries of a log are under way.
 async fn put_small(s3: &S3, round: u64) {
     let mut puts = JoinSet::new();
     for object in 0..AT_A_TIME {

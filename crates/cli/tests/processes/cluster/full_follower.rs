@@ -128,7 +128,7 @@ pub(super) async fn and_lost() -> Option<Shown> {
     writers.progress(20).await;
     drill.cluster.datanodes[LOST].kill9();
     let killed = Instant::now();
-    // Whose write nobody can acknowledge hears so in half a minute.
+    // A writer whose write nobody can acknowledge hears so in half a minute.
     let written = writers.stop().await;
     let over = async || {
         let live = drill.in_state(PipelineState::PipelineOpen).await;

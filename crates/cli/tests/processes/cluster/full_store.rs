@@ -3,11 +3,11 @@ use super::small_disk::SmallDisk;
 use crate::drills::assert_all_there;
 use std::time::{Duration, Instant};
 
-/// Of the one file system that the disks of all datanodes are on: three times two pipelines with segments of
-/// 128 MiB, and what they recycle.
+/// The size of the one file system that the disks of all datanodes are on: three times two pipelines with
+/// segments of 128 MiB, and what they recycle.
 const DISK_BYTES: u64 = 2 << 30;
 const RESERVE: &str = "--reserve-bytes 67108864";
-/// Half of the reserve, which is there for what cannot be refused.
+/// The room that is left: half of the reserve, which is there for what cannot be refused.
 const LEFT_BYTES: u64 = 32 << 20;
 /// A write that does not hear that the store is full hears in so long that nobody takes it.
 const WRITE_DEADLINE: Duration = Duration::from_secs(30);

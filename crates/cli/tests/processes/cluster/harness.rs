@@ -17,14 +17,14 @@ use tonic::{Response, Status};
 pub(super) const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// Silence after which SCM relies on a node no more.
 const STALE_AFTER: Duration = Duration::from_secs(3);
-/// How long a pipeline that closes may be without a leader until its members end by themselves.
+/// The time for which a pipeline that closes may be without a leader until its members end by themselves.
 const QUASI_CLOSE_AFTER: Duration = Duration::from_secs(10);
-/// How long a disk or a group may be broken until SCM replaces it.
+/// The time for which a disk or a group may be broken until SCM replaces it.
 pub(super) const FAULT_GRACE: Duration = Duration::from_secs(5);
-/// From the loss of something to three good replicas of everything: far more than it takes, on a machine that
-/// does other things too.
+/// The time from the loss of something to three good replicas of everything: far more than it takes, on a
+/// machine that does other things too.
 pub(super) const REPAIRED_WITHIN: Duration = Duration::from_secs(180);
-/// Somebody leads SCM again by then.
+/// The time within which some member leads SCM again.
 const LED_WITHIN: Duration = Duration::from_secs(60);
 /// The longest time without an acknowledgement, all writers together, while something is being lost: a writer
 /// leaves a silent pipeline after two seconds, and may find that the next one has lost the same node.
@@ -42,11 +42,11 @@ pub(super) struct Setup {
     pub(super) pipelines_per_disk: u32,
     /// Small, so that a few hundred objects close many containers.
     pub(super) container_bytes_max: u64,
-    /// Where the first datanode's first disk is, if not beside the others.
+    /// The place of the first datanode's first disk, if not beside the others.
     pub(super) first_disk: Option<PathBuf>,
-    /// Where all disks of datanodes are, if not in the cluster's directory.
+    /// The place of all disks of datanodes, if not in the cluster's directory.
     pub(super) disks_at: Option<PathBuf>,
-    /// How others reach the first datanodes, if not where they are bound.
+    /// The ways on which others reach the first datanodes, if not where they are bound.
     pub(super) detours: Vec<Detour>,
     pub(super) datanode_args: &'static str,
     pub(super) dead_after: Duration,
@@ -156,7 +156,7 @@ impl Drill {
         }
     }
 
-    /// One of the SCMs leads, or why the last that was asked does not.
+    /// Whether one of the SCMs leads; an error says why the last that was asked does not.
     pub(super) async fn scm_leads(&self) -> Result<(), String> {
         let mut refusal = String::new();
         for scm in &self.scms {
@@ -198,7 +198,7 @@ impl Drill {
         datanodes.iter().find(|info| info.node == node).expect("it has registered").state()
     }
 
-    /// So many datanodes are there and speak.
+    /// Whether so many datanodes are there and speak.
     pub(super) async fn healthy(&self, count: usize) -> Result<(), String> {
         let datanodes = self.datanodes().await;
         let healthy = datanodes.iter().filter(|info| info.state() == NodeState::NodeHealthy).count();
@@ -246,8 +246,8 @@ impl Drill {
         started.elapsed()
     }
 
-    /// No pipeline that takes data has a member there (on `disk` of it, if that is named), and there are
-    /// some.
+    /// Whether no pipeline that takes data has a member there (on `disk` of it, if that is named), and there
+    /// are some.
     pub(super) async fn replaced_without(&self, node: u64, disk: Option<&[u8]>) -> Result<(), String> {
         let pipelines = self.pipelines().await;
         let of_state = |state| pipelines.iter().filter(move |pipeline| pipeline.state() == state);
@@ -278,7 +278,7 @@ impl Drill {
         self.whole_besides(Some(node)).await
     }
 
-    /// Nothing closes, and each closed container has exactly three good replicas.
+    /// Whether nothing closes, and each closed container has exactly three good replicas.
     pub(super) async fn whole(&self) -> Result<(), String> {
         let pipelines = self.pipelines().await;
         let closing: Vec<u64> = pipelines
@@ -348,7 +348,7 @@ pub(super) fn good_besides(container: &ContainerInfo, node: Option<u64>) -> usiz
     ends.iter().filter(|end| ends.first() == Some(end)).count()
 }
 
-/// This is `./dev drill cluster`, which has the machine for itself.
+/// Whether this is `./dev drill cluster`, which has the machine for itself.
 pub(super) fn is_campaign() -> bool {
     std::env::var_os("FLOTILLA_DRILL_REPEAT").is_some()
 }
@@ -359,8 +359,8 @@ pub(super) struct Shown {
     pub(super) figures: Vec<(&'static str, f64)>,
 }
 
-/// How long writers stood still since `from`, in seconds. Where the whole test command runs beside the drill
-/// on two cores, seconds say little.
+/// The longest time for which writers stood still since `from`, in seconds. Where the whole test command runs
+/// beside the drill on two cores, seconds say little.
 pub(super) fn stood_still(writers: &Writers, from: Instant) -> f64 {
     let longest = writers.longest_silence_since(from);
     let limit = if is_campaign() { STAND_STILL_MAX } else { STAND_STILL_AMONG_TESTS_MAX };

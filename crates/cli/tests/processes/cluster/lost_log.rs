@@ -104,7 +104,7 @@ pub(super) async fn run() -> Shown {
     }
 }
 
-/// Of all pipelines there; their segments stay whole.
+/// Deletes the votes of all logs there; their segments stay whole.
 fn lose_hard_states(disk: &Path) {
     let groups = std::fs::read_dir(disk.join("groups")).unwrap();
     let lost = groups.map(|group| std::fs::remove_file(group.unwrap().path().join("hard-state")).unwrap());

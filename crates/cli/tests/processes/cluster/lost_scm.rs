@@ -2,10 +2,10 @@ use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
 use proto::scm::{ClosePipelineRequest, ContainerState};
 use std::time::{Duration, Instant};
 
-/// Of two of these for each pipeline (the open one may grow to twice its size) the writers fill nothing like
-/// all while SCM is away.
+/// The size of a container: of two of these for each pipeline (the open one may grow to twice its size) the
+/// writers fill nothing like all while SCM is away.
 const CONTAINER_BYTES_MAX: u64 = 512 << 20;
-/// How long SCM is away: less than it gives a silent node.
+/// The time for which SCM is away: less than it gives a silent node.
 const AWAY: Duration = Duration::from_secs(5);
 
 /// kill -9 of SCM in the middle of writes, and of a datanode while it is away; then they come back, and SCM

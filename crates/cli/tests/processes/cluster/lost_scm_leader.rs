@@ -38,7 +38,7 @@ pub(super) async fn run() -> Shown {
     }
 }
 
-/// Where SCM's leader is in the cluster's list.
+/// The place of SCM's leader in the cluster's list.
 pub(super) fn leader(drill: &Drill) -> usize {
     let roles = admin_json(&drill.cluster.scm_address, &["scm", "roles"]);
     let members = roles["members"].as_array().unwrap();

@@ -125,7 +125,7 @@ async fn numbers(drill: &Drill) -> BTreeMap<u64, u64> {
     containers.iter().map(|info| (info.container, info.pipeline)).collect()
 }
 
-/// Of SCM's members, in the order of the cluster's list.
+/// The replicas of SCM's members, in the order of the cluster's list.
 fn replicas(drill: &Drill) -> Vec<u64> {
     let roles = admin_json(&drill.cluster.scm_address, &["scm", "roles"]);
     let members = roles["members"].as_array().unwrap();

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Nothing closes before the members disagree.
+/// The size of containers of which none closes before the members disagree.
 const ONE_CONTAINER: u64 = 512 << 20;
-/// Some are begun and closed in the history that is lost, so that the others have never heard of them.
+/// The size of containers of which some are begun and closed in the history that is lost, so that the others
+/// have never heard of them.
 const MANY_CONTAINERS: u64 = 4 << 20;
 /// The datanodes by what becomes of them: this one has everything that is acknowledged, ...
 const KEEPER: usize = 0;
@@ -17,7 +18,8 @@ const KEEPER: usize = 0;
 const OLD: usize = 1;
 /// ... and this one is down while the first two take writes.
 const AWAY: usize = 2;
-/// Several rounds of SCM, in each of which it could have a replica deleted.
+/// The time for which the keeper's containers are watched: several rounds of SCM, in each of which it could
+/// have a replica deleted.
 const WATCHED: Duration = Duration::from_secs(10);
 
 pub(super) async fn in_one_container() -> Shown {

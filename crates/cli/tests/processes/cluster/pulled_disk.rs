@@ -40,7 +40,8 @@ pub(super) async fn run() -> Shown {
     }
 }
 
-/// At one moment, as a disk goes: removing file by file under a running process is another thing.
+/// Takes a disk away at one moment, as a disk goes: removing file by file under a running process is another
+/// thing.
 fn pull(disk: &Path) {
     let away = disk.with_extension("pulled");
     std::fs::rename(disk, &away).unwrap();

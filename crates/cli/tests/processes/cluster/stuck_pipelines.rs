@@ -53,7 +53,7 @@ pub(super) async fn run() -> Shown {
         bytes => Err(format!("{bytes} bytes are on their way")),
     };
     drill.until("chunks that nobody can commit", REPAIRED_WITHIN, are_full).await;
-    // Whose write nobody can acknowledge hears so in half a minute.
+    // A writer whose write nobody can acknowledge hears so in half a minute.
     let mut refused = 0;
     let mut acknowledged = before.acknowledged;
     for written in join_all(writers.into_iter().map(Writers::stop)).await {

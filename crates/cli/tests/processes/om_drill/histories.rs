@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Buckets at a time: few, so that clients meet.
 const ACTIVE: usize = 4;
-/// Of one bucket. A history is searched, and each call whose outcome is unknown doubles the search.
+/// The most calls about one bucket: a history is searched, and each call whose outcome is unknown doubles the
+/// search.
 const CALLS_MAX: usize = 90;
 const UNKNOWN_MAX: usize = 6;
 const KEY: &str = "key";
@@ -94,7 +95,7 @@ impl Histories {
         self.ticks.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// One that is not full.
+    /// A history that is not full; a new one takes the place of one that is.
     pub(super) fn pick(&self, random: &mut SmallRng) -> Arc<History> {
         let mut active = self.active.lock().expect("no holder panics");
         let at = random.random_range(0..ACTIVE);
@@ -106,7 +107,7 @@ impl Histories {
         active[at].clone()
     }
 
-    /// To be asked for when nobody calls any more.
+    /// Checks all histories; to be asked for when nobody calls any more.
     pub(super) fn check(&self) -> Result<Checked, String> {
         let active = self.active.lock().expect("no holder panics");
         let full = self.full.lock().expect("no holder panics");
@@ -228,7 +229,7 @@ fn value(key: &Key) -> Answer {
     Answer::Value(Some(vec![key.etag.parse().expect("etags are numbers of writes")]))
 }
 
-/// What the tables say of a request they say once for all.
+/// Whether a failure is what the tables say of a request, which they say once for all.
 fn is_said_by_tables(failure: &Failure) -> bool {
     matches!(
         failure.code,

@@ -13,7 +13,7 @@ use testkit::{Cluster, Process};
 const AWAY: Duration = Duration::from_secs(8);
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often each was killed.
+/// The number of times that each was killed.
 pub(super) type Kills = BTreeMap<&'static str, u64>;
 
 /// Kills until it is told to stop.

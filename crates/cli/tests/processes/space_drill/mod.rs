@@ -23,9 +23,9 @@ const BUCKET: &str = "space";
 const CLIENTS: u32 = 8;
 const DATANODES: usize = 4;
 const CONTAINER_BYTES_MAX: u64 = 8 << 20;
-/// Of the names that are there at the end one in so many stays.
+/// One in so many of the names that are there at the end stays.
 const STAYS: usize = 10;
-/// Everything that is to go has gone by then, on a machine that does other things too.
+/// The time within which everything has gone that is to, on a machine that does other things too.
 const GONE_WITHIN: Duration = Duration::from_secs(300);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 

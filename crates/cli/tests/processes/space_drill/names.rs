@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Names that a client changes at a time.
 const NAMES: u32 = 40;
-/// Between an operation that was refused and the next one.
+/// The time between an operation that was refused and the next one.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// What a client has done so far.
@@ -102,7 +102,7 @@ impl Client {
         Client { s3, number, random, versions: 0, names, uncertain, begun: NAMES, done }
     }
 
-    /// One operation; an error is one that must not be.
+    /// Makes one operation; an error is one that must not be.
     pub(super) async fn operate(&mut self) -> Result<(), String> {
         let at = self.random.random_range(0..self.names.len());
         match self.random.random_range(0..20) {
@@ -115,7 +115,7 @@ impl Client {
         Ok(())
     }
 
-    /// All that it knows of.
+    /// The names that the client knows of.
     pub(super) fn names(self) -> impl Iterator<Item = Name> {
         self.names.into_iter().chain(self.uncertain)
     }

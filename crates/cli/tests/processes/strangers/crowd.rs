@@ -4,7 +4,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 /// A quarter of what a gateway takes of one address.
 const OF_AN_ADDRESS: usize = 1000;
-/// So little that an answer stands still when nobody reads it.
+/// The receive buffer of a client: so little that an answer stands still when nobody reads it.
 const RECEIVE_BUFFER_BYTES: u32 = 4096;
 
 /// Connections of strangers, from many addresses. They end with it.
@@ -18,12 +18,12 @@ impl Crowd {
         self.connections.len()
     }
 
-    /// They say nothing.
+    /// A crowd that says nothing.
     pub(super) async fn idle(address: &str, count: usize) -> Crowd {
         Crowd { connections: come(address, count, |_| Vec::new()).await, reads: false }
     }
 
-    /// Half of them stop in the head of a request, the others in its body.
+    /// A crowd of which half stop in the head of a request, the others in its body.
     pub(super) async fn half_sent(address: &str, s3: &S3, count: usize) -> Crowd {
         let target = target(&s3.put_url("half"));
         let request = |number: usize| match number % 2 {
@@ -34,7 +34,7 @@ impl Crowd {
         Crowd { connections: come(address, count, request).await, reads: false }
     }
 
-    /// They ask for megabytes, and take a byte a second.
+    /// A crowd that asks for megabytes, and takes a byte a second.
     pub(super) async fn slow_readers(address: &str, s3: &S3, count: usize) -> Crowd {
         let target = target(&s3.get_url("large", None));
         let request = |_| format!("GET {target} HTTP/1.1\r\nhost: {address}\r\n\r\n").into_bytes();

@@ -2,8 +2,8 @@
 //! carried the pipeline.
 //!
 //! Blocks never span containers, so a container has all that its rows say, but for one thing: whether a first
-//! chunk was a repetition of one in the container before. Whoever knows ([`Measure::repeats`]) leaves those
-//! out.
+//! chunk was a repetition of one in the container before. Whoever knows ([`crate::index::Facts::repeats`])
+//! leaves those out.
 
 use super::round::Round;
 use crate::index::records::{ContainerRecord, ContainerState};
@@ -12,7 +12,8 @@ use raft::Committed;
 use rocksdb::WriteBatch;
 use types::{BlockId, ContainerId, LogId, OwnerId, PipelineId};
 
-/// Leaves alone what the index knows of the pipeline itself: it may run on this disk.
+/// Applies the records of one closed container. What the index knows of the pipeline itself is left alone:
+/// the pipeline may run on this disk.
 pub(crate) struct ContainerMachine {
     index: Index,
     pipeline: PipelineId,
@@ -21,7 +22,7 @@ pub(crate) struct ContainerMachine {
 }
 
 impl ContainerMachine {
-    /// Begins, without what an earlier attempt left.
+    /// Begins with a container, whose rows of an earlier attempt are dropped.
     pub(crate) fn new(
         index: Index,
         pipeline: PipelineId,
@@ -41,14 +42,14 @@ impl ContainerMachine {
             round.apply(command)?;
         }
         let (mut write, (_, record)) = round.finish();
-        // Readers find a container by this row, and it is not whole yet.
+        // Readers find a container by this row, and the container is not whole yet.
         write.delete(keys::container(self.container));
         self.index.db.write(write)?;
         self.record = record;
         Ok(self)
     }
 
-    /// The container is whole and closed, without the blocks that were deleted. Not durable on return.
+    /// Makes the container whole and closed, without the blocks that were deleted. Not durable on return.
     pub(crate) fn finish(
         self,
         last: LogId,
@@ -69,7 +70,7 @@ impl ContainerMachine {
         if let Some(measure) = measure {
             batch.put(keys::measure(container), measure.encode());
         }
-        // No writer asks about its blocks here.
+        // No writer asks here about the blocks of a container that was applied by itself.
         let nonces = keys::nonces(container);
         batch.delete_range(nonces.start, nonces.end);
         index.db.write(batch)

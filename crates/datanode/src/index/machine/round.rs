@@ -1,5 +1,5 @@
-//! One round of commands on its way into one batch. What it answers and writes must not depend on where
-//! rounds begin and end: replicas cut the same log into different ones.
+//! One round of commands on its way into one batch. The answers and the rows that are written must not depend
+//! on where rounds begin and end: replicas cut the same log into different ones.
 
 use super::super::records::{
     BlockRecord, ChunkPlace, ChunkRecord, ContainerRecord, ContainerState, encode_local,
@@ -134,7 +134,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The block and its length up to the end of the chunk.
+    /// Applies a chunk; returns its block, and the block's length up to the end of the chunk.
     fn apply_chunk_checked(
         &mut self,
         command: &Committed,
@@ -192,8 +192,8 @@ impl<'a> Round<'a> {
         Ok((block, record.length))
     }
 
-    /// A chunk that was applied before is answered as it was then. One that only looks like it is refused:
-    /// another writer with the same nonce, or one that changed its mind.
+    /// Answers a chunk that was applied before as it was answered then. One that only looks like it is
+    /// refused: another writer with the same nonce, or one that changed its mind.
     fn recognize(
         &self,
         block: BlockId,
@@ -315,7 +315,8 @@ impl<'a> Round<'a> {
     /// record when it was deleted on this replica.
     fn find(&self, nonce: Nonce) -> anyhow::Result<Option<(BlockId, Option<BlockRecord>)>> {
         let (open, previous) = (self.open.0, self.open.1.previous);
-        // What this round saw counts only while the index would still have it, wherever rounds begin and end.
+        // A nonce that this round saw counts only while the index would still have it, wherever rounds begin
+        // and end.
         let seen =
             self.nonces.get(&nonce).copied().filter(|block| [open, previous].contains(&block.container));
         let block = match seen {
@@ -343,9 +344,9 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Blocks are deleted on each replica by itself, and only in closed containers, where no chunk changes
-/// anything: whether this one has deleted its block makes a difference to what the chunk is answered and to
-/// nothing else.
+/// The refusal of a chunk whose block was deleted here. Blocks are deleted on each replica by itself, and
+/// only in closed containers, where no chunk changes anything: whether this one has deleted its block makes a
+/// difference to what the chunk is answered and to nothing else.
 fn refuse_deleted(block: BlockId) -> ChunkError {
     let message = format!("container {} is closed, and block {block} was deleted", block.container);
     ChunkError::new(Code::Closed, Retry::Elsewhere, message, None)

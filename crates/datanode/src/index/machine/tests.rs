@@ -34,7 +34,7 @@ impl Replica {
         Replica { dir: Arc::new(dir), machine, open }
     }
 
-    /// A new one on the same, emptied index: opening a RocksDB takes longer than most tests.
+    /// A new replica on the same, emptied index: opening a RocksDB takes longer than most tests.
     fn emptied(&self) -> Replica {
         let index = self.machine.index.clone();
         for (key, _) in self.contents() {
@@ -132,7 +132,7 @@ impl LogOfTest {
 
     fn roll_command(&mut self, roll: RollCommand) -> Committed {
         let next = roll.next_container;
-        // As the log does: it only ever goes forward.
+        // The log only ever goes forward, and so does this one.
         let next = ContainerId(next).max(self.owner);
         let mut entry = self.entry(pipeline_command::Command::Roll(roll), 0, Some(next));
         entry.roll_to = Some(OwnerId(roll.next_container));
@@ -248,7 +248,7 @@ fn a_roll_closes_the_container_and_its_blocks() {
     assert_eq!(Failure::from(reply.error.unwrap()).code, Code::Closed);
     assert_eq!((BlockId::from(reply.block.unwrap()), reply.length), (id(10, 1), 100));
     assert_eq!(replica.looks(id(10, 1)), (100, 1, Nonce(1), true));
-    // What was acknowledged before the roll is acknowledged again after it.
+    // A chunk that was acknowledged before the roll is acknowledged again after it.
     assert_eq!(replica.apply_one(log.chunk(1, 0, 0, 100, false)).unwrap(), (id(10, 1), 100));
     // New blocks begin in the new container.
     assert_eq!(replica.apply_one(log.chunk(2, 0, 0, 1, true)).unwrap(), (id(12, 5), 1));
@@ -405,7 +405,7 @@ fn log_of(steps: Vec<Step>) -> Vec<Committed> {
                 log.end(log.owner.0 + by)
             }
         };
-        // Remembered as what was sent, so that it can be sent again word for word.
+        // The step is remembered as what was sent, so that it can be sent again word for word.
         let sent = match PipelineCommand::decode(entry.meta.clone()).unwrap().command.unwrap() {
             pipeline_command::Command::Chunk(chunk) => Step::Wild {
                 nonce: u128::from_be_bytes(chunk.nonce.as_ref().try_into().unwrap()),

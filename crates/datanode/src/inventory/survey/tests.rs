@@ -114,8 +114,8 @@ async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
     assert_eq!(states(&surveyor)[0], (FIRST, ContainerState::Closed));
 }
 
-/// Its index was read when the disk was opened. A report without its containers would say that they are not
-/// here.
+/// The index was read when the disk was opened. A report without the disk's containers would say that they
+/// are not here.
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_cannot_be_listed_is_not_told_as_empty() {
     let left = Left::new().await.copy();
@@ -173,7 +173,8 @@ async fn a_container_is_not_released_while_its_log_is_opened_or_stands_still() {
     assert!(pipelines.has_released(&closed), "nobody here knows of it any more");
 }
 
-/// Nothing of it can be read without that file, and nothing but a copy of another replica mends it.
+/// Nothing of a container can be read without its file `compacted`, and nothing but a copy of another replica
+/// mends that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_compaction_has_a_damaged_record_is_told_as_unhealthy() {
     let left = Left::of_small_blocks().await;

@@ -1,4 +1,4 @@
-//! Keys whose time is over go. One that was put again meanwhile stays.
+//! Keys whose time is over go. A key that was put again meanwhile stays.
 
 use crate::tables::TablesMut;
 use proto::registry::{ExpireKeysCommand, ExpiredKey, RegistryReply};

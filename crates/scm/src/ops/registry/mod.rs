@@ -1,4 +1,4 @@
-//! Changes of the registry. One that cannot be made changes nothing, and its reply says why with a code.
+//! Changes of the registry. A change that cannot be made changes nothing, and its reply says why with a code.
 
 mod delete_keys;
 mod expire_keys;
@@ -20,7 +20,8 @@ use types::Term;
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: RegistryCommand, term: Term) -> ScmReply {
     let is_outlived = command.only_in_term != 0 && command.only_in_term != term.0;
     let result = match command.command {
-        // Its leader has led again since, and was not told yet that another did in between.
+        // The leader that decided the change leads again, in another term, and was not told yet that another
+        // did in between.
         Some(_) if is_outlived => {
             Err(Failure::new(Code::PreconditionFailed, "decided by a leader of another term"))
         }

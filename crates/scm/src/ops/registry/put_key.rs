@@ -23,7 +23,8 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: PutKeyCommand) -> Resul
     Ok(changed(revision))
 }
 
-/// A change that takes no more room is let through, also where a limit has become lower.
+/// Refuses a change for which there is no room. One that takes no more room than before is let through, also
+/// where a limit has become lower.
 fn check_room(tables: &TablesMut<'_>, command: &PutKeyCommand) -> Result<(), Failure> {
     let PutKeyCommand { keys_max, bytes_max, .. } = *command;
     let directory = tables.directory();

@@ -1,5 +1,5 @@
-//! An instance leaves, or is given up. Of another registration than the one that was given up, nothing is
-//! removed.
+//! An instance leaves, or is given up. An instance that has registered again since is not the one that was
+//! given up, and stays.
 
 use super::reply::{changed, not_found};
 use crate::tables::TablesMut;

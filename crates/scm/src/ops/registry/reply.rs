@@ -4,7 +4,7 @@ use crate::tables::TablesMut;
 use proto::registry::RegistryReply;
 use proto::{Code, Failure};
 
-/// One change was made.
+/// The reply that says that one change was made.
 pub(super) fn changed(revision: u64) -> RegistryReply {
     RegistryReply { revision, changed: 1, ..RegistryReply::default() }
 }
