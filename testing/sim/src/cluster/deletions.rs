@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use types::{ContainerId, OwnerId};
 
+/// Replicas, by the machine that has each.
+type Replicas = BTreeSet<(usize, ContainerId)>;
+
 const REPLICAS: usize = 3;
 const LOOK_MS: u128 = 200;
 /// The time within which SCM (`stale_after`), and a moment later a node that has its order already, miss a
@@ -25,7 +28,7 @@ pub(super) struct Holdings {
     /// Containers of machines that a scheme took away, whatever was going on, and when.
     lost: Vec<(Duration, BTreeSet<OwnerId>)>,
     /// The replicas that SCM took for good, each with its machine.
-    good: BTreeSet<(usize, ContainerId)>,
+    good: Replicas,
     /// The replicas of closed containers that SCM does not take for good, each with its machine and since
     /// when.
     bad: BTreeMap<(usize, ContainerId), Duration>,
@@ -165,8 +168,8 @@ impl Run {
 
 /// The replicas of closed containers, each with its machine: those that SCM takes for good, and those that it
 /// does not.
-fn worth_now(view: &View) -> (BTreeSet<(usize, ContainerId)>, BTreeSet<(usize, ContainerId)>) {
-    let (mut good, mut bad) = (BTreeSet::new(), BTreeSet::new());
+fn worth_now(view: &View) -> (Replicas, Replicas) {
+    let (mut good, mut bad) = (Replicas::new(), Replicas::new());
     for info in view.containers.iter().filter(|info| info.state() == ContainerState::ContainerClosed) {
         for of_info in &info.replicas {
             let (Some(node), Some(replica)) = (&of_info.node, &of_info.replica) else { continue };
