@@ -86,7 +86,9 @@ impl Protocol {
             }
             Ok(mut response) => {
                 // The protocol layer does not tell the head of a part from that of the whole.
-                if admitted.operation == "HeadObject" && response.headers().contains_key(CONTENT_RANGE) {
+                let is_part =
+                    response.status() == StatusCode::OK && response.headers().contains_key(CONTENT_RANGE);
+                if is_part && admitted.operation == "HeadObject" {
                     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
                 }
                 self.in_room(xml::mend(response)).await
