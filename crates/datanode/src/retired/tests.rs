@@ -335,9 +335,8 @@ async fn what_was_read_before_its_end_was_written_down_is_not_read_again() {
     let disk = Arc::new(open_hooked(&left.root(), counting).await.unwrap());
     let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
     let retired = Retired { disk, order, loss_is_told: false };
-    let counts = [(); 2].map(|()| ());
     let mut read = Vec::new();
-    for () in counts {
+    for _ in 0..2 {
         reads.store(0, Ordering::SeqCst);
         retired.quasi_close(&host()).await.unwrap();
         read.push(reads.load(Ordering::SeqCst));
