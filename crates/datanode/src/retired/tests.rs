@@ -83,11 +83,20 @@ impl Retired {
 
     /// Opens the group, as an order to create it would.
     async fn open_group(&self) -> Result<(), PipelineError> {
+        self.open_group_until(None).await
+    }
+
+    /// [`Retired::open_group`]; closes it once it has applied so much.
+    async fn open_group_until(&self, applied: Option<LogIndex>) -> Result<(), PipelineError> {
         let (host, spec) = (host(), self.order.group_spec(String::new(), Timing::PIPELINE));
         host.announce(&spec, &self.disk.space, &self.order.log_spec()).await?;
         let (index, first) = (self.disk.index.clone(), self.order.first_container);
         let (machine, _) = PipelineMachine::new(index, PIPELINE, first, u64::MAX).unwrap();
-        host.open(spec, &self.disk.space, self.order.log_spec(), machine).await?;
+        let group = host.open(spec, &self.disk.space, self.order.log_spec(), machine).await?;
+        if let Some(applied) = applied {
+            group.wait_applied(applied, std::time::Duration::from_secs(60)).await.unwrap();
+        }
+        drop(group);
         host.close(self.group()).await;
         Ok(())
     }
@@ -569,7 +578,8 @@ async fn a_replica_of_which_its_record_alone_is_left_has_lost_its_log() {
 async fn a_log_of_which_no_record_tells_is_not_opened() {
     let dir = tempfile::tempdir().unwrap();
     let left = new_disk(dir.path()).await;
-    left.open_group().await.unwrap();
+    // Its log knows of a vote: one without is refused for that.
+    left.open_group_until(Some(LogIndex(1))).await.unwrap();
     left.quasi_close(&host()).await.unwrap();
     left.disk.real.remove_file("replicas/pipeline-3").await.unwrap();
     let refused = left.open_group().await.expect_err("it opens").to_string();
