@@ -42,9 +42,14 @@ async fn retired(left: &Left, changes: usize) -> Retired {
 }
 
 async fn on_disk(root: &Path, changes: usize) -> Retired {
+    on_hooked_disk(root, |real| fragile(real, changes)).await
+}
+
+/// The replica on a disk with such hooks.
+async fn on_hooked_disk(root: &Path, hook: impl Fn(Arc<dyn Disk>) -> HookedDisk) -> Retired {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     let disk = loop {
-        match open(root, changes).await {
+        match open(root, &hook).await {
             Ok(disk) => break Arc::new(disk),
             // Whoever had the disk before lets go of its last file in the background.
             Err(failure) if tokio::time::Instant::now() > deadline => panic!("{failure:#}"),
@@ -55,14 +60,7 @@ async fn on_disk(root: &Path, changes: usize) -> Retired {
     Retired { disk, order, loss_is_told: true }
 }
 
-async fn open(root: &Path, changes: usize) -> anyhow::Result<DatanodeDisk> {
-    open_hooked(root, |real| fragile(real, changes)).await
-}
-
-async fn open_hooked(
-    root: &Path,
-    hook: impl FnOnce(Arc<dyn Disk>) -> HookedDisk,
-) -> anyhow::Result<DatanodeDisk> {
+async fn open(root: &Path, hook: impl Fn(Arc<dyn Disk>) -> HookedDisk) -> anyhow::Result<DatanodeDisk> {
     let real = Arc::new(RealDisk::open(root, 1)?);
     let hooked = Arc::new(hook(real.clone()));
     DatanodeDisk::open_over(real, hooked, &DatanodeOptions::default(), Inventory::default()).await
@@ -333,17 +331,15 @@ async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
 async fn what_was_read_before_its_end_was_written_down_is_not_read_again() {
     let left = Left::with_unconfirmed_roll().await;
     let reads = Arc::new(AtomicUsize::new(0));
-    let counted = reads.clone();
-    let counting = move |real| {
+    let counting = |real| {
+        let counted = reads.clone();
         HookedDisk::new(real, move |call| {
             let is_read = call.operation == Operation::ReadAt && call.path.ends_with(".seg");
             counted.fetch_add(usize::from(is_read), Ordering::SeqCst);
             Act::Pass
         })
     };
-    let disk = Arc::new(open_hooked(&left.root(), counting).await.unwrap());
-    let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
-    let retired = Retired { disk, order, loss_is_told: false };
+    let retired = on_hooked_disk(&left.root(), counting).await;
     let mut read = Vec::new();
     for _ in 0..2 {
         reads.store(0, Ordering::SeqCst);
@@ -544,9 +540,7 @@ async fn a_log_that_the_medium_does_not_give_back_is_a_lost_one() {
                 _ => Act::Pass,
             })
         };
-        let disk = Arc::new(open_hooked(&left.root(), failing).await.unwrap());
-        let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
-        let retired = Retired { disk, order, loss_is_told: false };
+        let retired = Retired { loss_is_told: false, ..on_hooked_disk(&left.root(), failing).await };
         let failure = retired.quasi_close(&host()).await.expect_err("its log cannot be read");
         assert_eq!(retired.has_lost_log(&failure).await, is_lost, "{failure:#}");
         assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Open, "SCM is to hear it first");
