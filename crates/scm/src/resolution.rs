@@ -21,7 +21,8 @@ use types::{ContainerId, NodeId, PipelineId};
 
 /// The time after which nobody expects ended members to report a container any more that they have lacked
 /// since their pipeline was over. Nobody waits for an empty container, and one that is not empty must not be
-/// taken for one because a report was late.
+/// taken for one because a report was late. Where no report can change that, nobody waits for the time either:
+/// who proves the container empty may lose its disk before it is over.
 const DELETE_AFTER: Duration = Duration::from_secs(60);
 
 /// The moments since which this leader has seen pipelines as over.
@@ -69,15 +70,16 @@ impl Resolution {
         }
         let since = *self.over.get(&PipelineId(record.pipeline))? + self.let_go_after;
         if let Some(best) = decides(container, over?, tables, nodes, since) {
-            let settled = as_on(record, best, nodes);
+            let settled = as_on(record, best.node_id(), nodes);
             let is_deleted = settled.state() == ContainerState::ContainerDeleted;
             // The members of SCM that a forced reset gave up may have closed the container, and had its
             // replicas moved.
             let may_be_elsewhere = is_deleted
                 && tables.container_is_before_a_reset(container)
-                && nodes.replicas().get(container, best).is_none();
+                && nodes.replicas().get(container, best.node_id()).is_none();
             if !may_be_elsewhere {
-                return (!is_deleted || now >= since + DELETE_AFTER).then_some(settled);
+                let is_known = !is_deleted || is_behind_the_end(record, over?.record, best, tables, nodes);
+                return (is_known || now >= since + DELETE_AFTER).then_some(settled);
             }
         }
         let is_open = container_state(record) == ContainerState::ContainerOpen;
@@ -86,33 +88,33 @@ impl Resolution {
     }
 }
 
-/// The node whose end is the container's: the highest of a majority of members that have proved all they had.
+/// The member whose end is the container's: the highest of a majority of members that have proved all they had.
 /// Whatever a majority had, a member of every other majority has, too, so two members that are whole decide
 /// without one that is damaged. Where only the damaged one could, none does: the third may come, and an
 /// operator may accept the loss.
-fn decides(
+fn decides<'a>(
     container: ContainerId,
-    pipeline: &PipelineView<'_>,
+    pipeline: &'a PipelineView<'a>,
     tables: &Tables,
     nodes: &Nodes,
     since: Instant,
-) -> Option<NodeId> {
+) -> Option<&'a MemberView<'a>> {
     let record = pipeline.record;
     let has_proved = |member: &&MemberView<'_>| has_proved_all(record, member, tables, nodes, since);
     let proved: Vec<_> = pipeline.members.iter().filter(has_proved).collect();
     // A replica of a member without its log breaks off somewhere, and is found to be damaged before long.
     let is_damaged = |node: NodeId| is_damaged(container, node, nodes) && !planted::has(Bug::LogsNeedNoProof);
     let whole: Vec<_> = proved.iter().copied().filter(|member| !is_damaged(member.node_id())).collect();
-    let best = |members: &[&MemberView<'_>]| {
+    let best = |members: Vec<&'a MemberView<'a>>| {
         let rank = |member: &&MemberView<'_>| {
             let node = member.node_id();
             (log_end(record, member, tables, nodes), !is_damaged(node), Reverse(node))
         };
-        members.iter().map(rank).max().map(|(.., Reverse(node))| node)
+        members.into_iter().max_by_key(rank)
     };
     match (whole.len() >= MAJORITY, proved.len() >= MAJORITY) {
-        (true, _) => best(&whole),
-        (false, true) => best(&proved).filter(|best| !is_damaged(*best)),
+        (true, _) => best(whole),
+        (false, true) => best(proved).filter(|best| !is_damaged(best.node_id())),
         (false, false) => None,
     }
 }
@@ -204,9 +206,35 @@ fn has_proved_all(
 /// nothing of them. The replica of a container that is closed may have moved.
 fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> bool {
     let Some(noted) = member.noted_end(pipeline) else { return true };
-    let closed = tables.containers_of(pipeline).map(|record| record.last_index);
-    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(|replica| replica.last_index);
-    shown.chain(closed).max().unwrap_or(0) >= noted.last_index
+    shown_below(u64::MAX, pipeline, member, tables, nodes) >= noted.last_index
+}
+
+/// Whether the member's log, by its end in SCM's log, was over before the pipeline came to the container:
+/// containers follow each other in the order of their numbers.
+fn is_behind_the_end(
+    container: &ContainerRecord,
+    pipeline: &PipelineRecord,
+    member: &MemberView<'_>,
+    tables: &Tables,
+    nodes: &Nodes,
+) -> bool {
+    let noted = member.noted_end(pipeline).map_or(0, |noted| noted.last_index);
+    noted > 0 && shown_below(container.container, pipeline, member, tables, nodes) >= noted
+}
+
+/// The index of the last record that containers with lower numbers than `below` show of the member's log.
+fn shown_below(
+    below: u64,
+    pipeline: &PipelineRecord,
+    member: &MemberView<'_>,
+    tables: &Tables,
+    nodes: &Nodes,
+) -> u64 {
+    let closed = tables.containers_of(pipeline).map(|record| (record.container, record.last_index));
+    let shown = replicas_on(pipeline, member.node_id(), tables, nodes)
+        .map(|replica| (replica.container, replica.last_index));
+    let indexes = shown.chain(closed).filter(|(container, _)| *container < below).map(|(_, index)| index);
+    indexes.max().unwrap_or(0)
 }
 
 /// The end of the data of a member that has ended, for SCM's log: nothing is kept of records behind the last
@@ -708,6 +736,29 @@ mod tests {
         assert_eq!(fixture.decide(LET_GO), [(1, ContainerClosed, 2, 70)]);
         let decided = fixture.decide(LET_GO + DELETE_AFTER);
         assert_eq!(decided, [(1, ContainerClosed, 2, 70), (2, ContainerDeleted, 0, 0)]);
+    }
+
+    /// Until it is settled, a second disk that is lost would leave it undecided for good, with nothing in it.
+    #[test]
+    fn a_container_behind_the_noted_end_of_the_log_waits_for_nobody() {
+        let decide = |ends: [u64; 2], had: &[Had]| {
+            let mut fixture = Fixture::new();
+            let mut change = TablesMut::new(&mut fixture.tables);
+            let record = change.pipeline(PipelineId(1)).unwrap().clone();
+            let ended = vec![ended(1, ends[0]), ended(2, ends[1])];
+            change.put_pipeline(PipelineRecord { ended, ..record });
+            for node in [1, 2] {
+                fixture.let_go(node, had);
+            }
+            fixture.decide(LET_GO)
+        };
+        let (one, two) = ((1, ReplicaClosed, 2, 70), (2, ReplicaQuasiClosed, 0, 0));
+        let closed = (1, ContainerClosed, 2, 70);
+        let settled = [closed, (2, ContainerDeleted, 0, 0)];
+        assert_eq!(decide([70, 70], &[one]), settled);
+        assert_eq!(decide([70, 70], &[one, two]), settled, "it was begun");
+        assert_eq!(decide([0, 0], &[one]), [closed], "nobody knows where the log ended");
+        assert_eq!(decide([71, 71], &[one]), [closed], "its last record stood in the second");
     }
 
     #[test]

@@ -289,6 +289,15 @@ impl Drill {
         if !closing.is_empty() {
             return Err(format!("pipelines {closing:?} are closing"));
         }
+        let is_over = |pipeline: u64| {
+            let mut of_number = pipelines.iter().filter(|info| info.pipeline == pipeline);
+            of_number.all(|info| info.state() == PipelineState::PipelineClosed)
+        };
+        let mut undecided = self.containers(ContainerState::ContainerOpen).await;
+        undecided.retain(|container| is_over(container.pipeline));
+        if !undecided.is_empty() {
+            return Err(format!("it is not decided what these are: {undecided:?}"));
+        }
         let status = self.status().await;
         if status.unhealthy + status.different + status.missing + status.under_replicated > 0 {
             return Err(format!("{status:?}"));
