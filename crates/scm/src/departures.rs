@@ -69,7 +69,7 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>, tasks: &Tasks) -> Waiting
             return true;
         }
         container_state(known.record) != ContainerState::ContainerDeleted
-            && replication::good_elsewhere(&known, world.node_views(), tasks, node) < needed
+            && !replication::are_good_elsewhere(needed, &known, world.node_views(), tasks, node)
     };
     let not_open = tables
         .containers()
@@ -219,6 +219,55 @@ mod tests {
             ContainersReport { replicas: vec![more], gone: vec![], begins: true, ends: true },
         );
         assert!(!leaves(&nodes, now, false), "it has what the others lack");
+    }
+
+    /// Both are switched off as soon as both are in maintenance.
+    #[test]
+    fn two_that_go_into_maintenance_do_not_count_each_other() {
+        let mut tables = three_nodes();
+        run(&mut tables, register(4));
+        run(&mut tables, create([1, 2, 3]));
+        let closed = ClosedContainer {
+            container: 1,
+            state: ContainerState::ContainerClosed as i32,
+            last_term: 1,
+            last_index: 9,
+        };
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let now = Instant::now();
+        let silence =
+            Silence { stale_after: STALE_AFTER, dead_after: 9 * STALE_AFTER, disk_lost_after: STALE_AFTER };
+        let mut nodes = Nodes::new(silence, now);
+        let replica = ContainerReplica {
+            container: 1,
+            pipeline: 1,
+            state: ReplicaState::ReplicaClosed as i32,
+            last_term: 1,
+            last_index: 9,
+            ..ContainerReplica::default()
+        };
+        let tell = |nodes: &mut Nodes, node: u64, replicas: Vec<ContainerReplica>| {
+            nodes.see(NodeId(node), vec![], now);
+            let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(node), report);
+        };
+        for node in 1..=4 {
+            tell(&mut nodes, node, if node < 4 { vec![replica.clone()] } else { vec![] });
+        }
+        let enter =
+            |tables: &mut Tables, node| run(tables, set_duty(node, NodeDuty::NodeEnteringMaintenance));
+        let leaving = |tables: &Tables, nodes: &Nodes| -> Vec<u64> {
+            let world = World::at(tables, nodes, now);
+            due(&world, &Tasks::default()).iter().map(|command| command.node).collect()
+        };
+        enter(&mut tables, 1);
+        assert_eq!(leaving(&tables, &nodes), [1], "two others have it");
+        enter(&mut tables, 2);
+        assert_eq!(leaving(&tables, &nodes), [] as [u64; 0], "only node 3 would be left");
+        tell(&mut nodes, 4, vec![replica]);
+        assert_eq!(leaving(&tables, &nodes), [1, 2]);
     }
 
     #[test]

@@ -326,15 +326,19 @@ fn staying<'a>(
     good.map(|(node, _)| *node).filter(move |node| *node != besides && !is_going(*node))
 }
 
-/// Counts the good replicas that stay when `besides` leaves, on nodes that stay.
-pub(crate) fn good_elsewhere(
+/// Whether `besides` may leave so many good replicas behind, on nodes that stay: two of them in service, for
+/// those in maintenance may be switched off together.
+pub(crate) fn are_good_elsewhere(
+    needed: usize,
     known: &ContainerView<'_>,
     views: &NodeViews,
     tasks: &Tasks,
     besides: NodeId,
-) -> usize {
-    let counts = |node: &NodeId| views.get(node).is_some_and(|view| view.counts() && view.complete);
-    staying(known, tasks, besides).filter(counts).count()
+) -> bool {
+    let staying = staying(known, tasks, besides).filter_map(|node| views.get(&node));
+    let counted: Vec<&NodeView> = staying.filter(|view| view.counts() && view.complete).collect();
+    let in_service = counted.iter().filter(|view| view.in_service()).count();
+    counted.len() >= needed && in_service >= REPLICAS_BESIDES_MAINTENANCE
 }
 
 /// Counts the good replicas that may be relied upon when that of `besides` goes: their disks work, and their
