@@ -31,6 +31,9 @@ struct Om {
 struct Group {
     voters: Vec<OmMember>,
     last_index: u64,
+    /// The replicas that an OM has begun: a leader makes no voter of another one, which nobody would begin
+    /// then.
+    begun: BTreeSet<u64>,
 }
 
 impl Om {
@@ -107,13 +110,15 @@ impl Om {
         if self.replica.is_none() {
             self.replica = mine.map(|mine| mine.replica);
             if !told.is_founded {
-                *group = Group { voters: told.members.clone(), last_index: 1 };
+                *group = Group { voters: told.members.clone(), last_index: 1, ..Group::default() };
             }
         }
+        group.begun.extend(self.replica);
         let leads = group.voters.first().is_some_and(|first| Some(first.replica) == self.replica);
         if leads && told.is_founded {
             self.is_founded = true;
-            if names(&told.members) != names(&group.voters) {
+            let are_begun = told.members.iter().all(|member| group.begun.contains(&member.replica));
+            if are_begun && names(&told.members) != names(&group.voters) {
                 group.voters = told.members.clone();
                 group.last_index += 2;
             }
