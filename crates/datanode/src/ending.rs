@@ -7,11 +7,11 @@ use crate::pipeline::PipelineOrder;
 use crate::pipelines::{Pipelines, StoppedPipeline};
 use crate::retired::Retired;
 use anyhow::Context;
-use proto::scm::{MemberState, PipelineReport};
+use proto::scm::{LogEnd, MemberState, PipelineReport};
 use raft::RaftHost;
 use std::sync::Arc;
 use tracing::error;
-use types::{ContainerId, LogIndex, PipelineId};
+use types::{ContainerId, PipelineId};
 
 /// Ends this node's replicas of pipelines. A cheap handle.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl Ender {
 
     /// Ends this node's replica of a pipeline that nobody can lead.
     pub(crate) async fn quasi_close_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<()> {
-        if self.pipelines.open(pipeline).is_some_and(|open| open.open_container().is_ended) {
+        if self.pipelines.open(pipeline).is_some_and(|open| open.open_container().ended.is_some()) {
             return Ok(());
         }
         let Some(stopped) = self.take_down(pipeline, "it is being quasi-closed") else { return Ok(()) };
@@ -113,7 +113,7 @@ impl Ender {
 
     /// Notes for reports what became of a pipeline that was to end. Its containers come first: SCM takes a
     /// member that has ended for one that has told of them.
-    async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<LogIndex>) -> anyhow::Result<()> {
+    async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<LogEnd>) -> anyhow::Result<()> {
         let pipeline = ended.order.pipeline;
         let surveyed = self.survey(ended).await;
         let done = done.and_then(|last| surveyed.map(|()| last));
@@ -123,8 +123,7 @@ impl Ender {
         };
         self.pipelines.update_stopped(pipeline, |stopped| match &done {
             Ok(last) => {
-                // Nobody knew the last entry of a pipeline that was not open in this process.
-                stopped.report.last_index = last.0.max(stopped.report.last_index);
+                stopped.report.end = Some(*last);
                 stopped.report.set_state(MemberState::QuasiClosed);
                 stopped.report.why.clear();
             }

@@ -61,7 +61,7 @@ impl Forgetter {
     /// could not be repaired before as much is written after it, which an idle pipeline never does.
     async fn say(&self) -> anyhow::Result<()> {
         let Pipeline { group, .. } = self.pipeline.as_ref();
-        if group.status().role != Role::Leader || self.pipeline.open_container().is_ended {
+        if group.status().role != Role::Leader || self.pipeline.open_container().ended.is_some() {
             return Ok(());
         }
         let open_bytes = group.log().state().owner_bytes;

@@ -218,7 +218,7 @@ impl Pipeline {
     pub(crate) fn takes_chunks(&self, container_refuse_bytes: u64) -> Result<(), Failure> {
         self.disk.takes_chunks()?;
         let open = self.open_container();
-        if open.is_ended {
+        if open.ended.is_some() {
             return Err(Failure::new(Code::Closed, format!("pipeline {} has ended", self.id)));
         }
         if open.used_bytes >= container_refuse_bytes {
@@ -236,9 +236,9 @@ impl Pipeline {
 
     pub(crate) fn report(&self) -> PipelineReport {
         let GroupStatus { role, term, leader, last, applied, failure, .. } = self.group.status();
-        let OpenContainer { container, used_bytes, is_ended } = self.open_container();
+        let OpenContainer { container, used_bytes, ended } = self.open_container();
         let state = match role {
-            _ if is_ended => MemberState::Ended,
+            _ if ended.is_some() => MemberState::Ended,
             Role::Stopped => MemberState::Stopped,
             Role::Leader | Role::Follower | Role::Candidate | Role::Learner => MemberState::Runs,
         };
@@ -267,6 +267,7 @@ impl Pipeline {
             state: state as i32,
             why,
             purged_index: number(self.group.log().state().purged.map(|purged| purged.index)),
+            end: ended,
         }
     }
 }

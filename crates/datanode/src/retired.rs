@@ -22,12 +22,13 @@ use crate::container_reader::{ContainerReader, Contents, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
 use crate::index::machine::PipelineMachine;
-use crate::index::records::{ContainerRecord, ContainerState};
+use crate::index::records::{ContainerRecord, ContainerState, log_end};
 use crate::index_age::containers_without_row;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::pipeline::PipelineOrder;
 use crate::verdict::condemns;
 use anyhow::{Context, ensure};
+use proto::scm::LogEnd;
 use raft::{RaftHost, Replay, ReplicaRecord, StateMachine};
 use raftlog::{EntryMeta, Log, LogState, OpenError, ReadError, owner_files};
 use std::sync::Arc;
@@ -50,18 +51,17 @@ impl Retired {
     }
 
     /// Ends the replica by itself, unless it has ended; on return that is durable, and its containers say
-    /// what they have; answers how far they reach. An error where its log is lost: then nobody can say what
-    /// it had.
-    pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<LogIndex> {
-        let nothing = LogIndex(0);
+    /// what they have; answers where its log ends, as far as that is known still. An error where its log is lost:
+    /// then nobody can say what it had.
+    pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<LogEnd> {
         if self.is_being_removed().await? {
-            return self.give_up_leftovers().await.map(|()| nothing);
+            return self.give_up_leftovers().await.map(|()| LogEnd::default());
         }
         self.retire(host).await?;
         let last = match self.apply_rest().await {
             // The replica's creation was interrupted: nothing was ever in it.
             Err(failure) if is_lost(&failure) && !self.has_lost_log(&failure).await => {
-                self.give_up(&failure).await.map(|()| nothing)
+                self.give_up(&failure).await.map(|()| log_end(self.order.first_container, LogId::default()))
             }
             applied => applied,
         }?;
@@ -152,8 +152,8 @@ impl Retired {
         Ok(alone.is_none().then_some(open))
     }
 
-    /// Applies what the log has and the index has not; answers how far its containers reach.
-    async fn apply_rest(&self) -> anyhow::Result<LogIndex> {
+    /// Applies what the log has and the index has not; answers where it ends.
+    async fn apply_rest(&self) -> anyhow::Result<LogEnd> {
         // To open a log that is missing would make an empty one.
         if !self.has_log().await? {
             return Err(LogGone::Missing.into());
@@ -164,7 +164,7 @@ impl Retired {
         applied
     }
 
-    async fn apply_rest_of(&self, log: &Log) -> anyhow::Result<LogIndex> {
+    async fn apply_rest_of(&self, log: &Log) -> anyhow::Result<LogEnd> {
         let pipeline = self.order.pipeline;
         let applied = self.disk.index.with(move |index| index.applied(pipeline)).await?;
         let LogState { last, purged, committed, .. } = log.state();
@@ -198,26 +198,25 @@ impl Retired {
             .await?;
         }
         self.note_last(log, last, rest.machine).await?;
-        self.last_told(last).await
+        self.last_told(log, last).await
     }
 
     /// The last record that stands in a container of which SCM is told. The record of a leader that came
     /// after the pipeline's last roll stands in the container that never holds data.
-    async fn last_told(&self, last: LogId) -> anyhow::Result<LogIndex> {
+    async fn last_told(&self, log: &Log, last: LogId) -> anyhow::Result<LogEnd> {
         let pipeline = self.order.pipeline;
         let (open, _) = self.open_container().await?;
-        self.disk
-            .index
-            .with(move |index| {
-                let is_end =
-                    |record: &ContainerRecord| *record == ContainerRecord::end(pipeline, record.previous);
-                let ended_after = match index.container(open)?.filter(is_end) {
-                    Some(end) => index.container(end.previous)?.and_then(|before| before.last),
-                    None => None,
-                };
-                Ok(ended_after.unwrap_or(last).index)
-            })
-            .await
+        let rolled = self.disk.index.with(move |index| {
+            let is_end =
+                |record: &ContainerRecord| *record == ContainerRecord::end(pipeline, record.previous);
+            index.container(open)?.filter(is_end).map(|end| index.last_roll(&end)).transpose()
+        });
+        if let Some(end) = rolled.await? {
+            return Ok(end);
+        }
+        let metas =
+            log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
+        Ok(metas.first().map_or_else(LogEnd::default, |meta| log_end(ContainerId(meta.place.owner.0), last)))
     }
 
     /// Quasi-closes the container that is still open, once all that ended without the group was read. Its

@@ -68,7 +68,7 @@ impl Roller {
         loop {
             let role = status.borrow_and_update().role;
             let now = *open.borrow_and_update();
-            if now.is_ended {
+            if now.ended.is_some() {
                 return;
             }
             let due = self.is_due(&now, *wanted.borrow_and_update());
@@ -99,7 +99,7 @@ impl Roller {
 
     fn is_due(&self, open: &OpenContainer, wanted: Wanted) -> bool {
         let is_full = open.used_bytes >= self.roll_bytes;
-        !open.is_ended && (is_full || wanted.end.is_some() || wanted.roll_of == Some(open.container))
+        open.ended.is_none() && (is_full || wanted.end.is_some() || wanted.roll_of == Some(open.container))
     }
 
     async fn roll(&self) -> anyhow::Result<()> {

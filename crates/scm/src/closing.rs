@@ -2,7 +2,6 @@
 //! what was seen before.
 
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
-use crate::resolution::end_to_note;
 use crate::tables::{Tables, duty, is_live};
 use crate::world::World;
 use proto::scm::{
@@ -138,8 +137,7 @@ impl Closing {
         let is_committed = pipeline.members.iter().any(MemberView::has_applied_the_end);
         let is_decided = ended >= MAJORITY || is_committed || is_quasi_closing;
         let due = is_decided && !endings.contains(&Ending::NotYet);
-        let ended =
-            || pipeline.members.iter().filter_map(|member| end_to_note(record, member, world)).collect();
+        let ended = || pipeline.members.iter().filter_map(MemberView::end_to_note).collect();
         due.then(|| Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: ended() }))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::nodes::{Nodes, PipelineSeen};
 use proto::scm::{
-    DiskState, MemberEnd, MemberState, NodeState, PipelineMember, PipelineRecord, PipelineReport,
+    DiskState, LogEnd, MemberEnd, MemberState, NodeState, PipelineMember, PipelineRecord, PipelineReport,
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -163,6 +163,19 @@ impl<'a> MemberView<'a> {
     /// The end of a member's log, as SCM's own log has it.
     pub(crate) fn noted_end(&self, record: &PipelineRecord) -> Option<MemberEnd> {
         record.ended.iter().find(|end| end.replica == self.member.replica).copied()
+    }
+
+    /// The end of the member's log, for SCM's own, once it has ended.
+    pub(crate) fn end_to_note(&self) -> Option<MemberEnd> {
+        let report = self.said.filter(|report| report.has_ended())?;
+        let LogEnd { container, term, index } = report.end.unwrap_or_default();
+        Some(MemberEnd {
+            replica: report.replica,
+            last_index: index,
+            last_term: term,
+            last_container: container,
+            with_pipeline: self.has_applied_the_end() && container != 0,
+        })
     }
 
     /// Whether the member votes, and so can lead.

@@ -10,8 +10,8 @@ use crate::tables::{Tables, container_state};
 use crate::world::World;
 use planted::Bug;
 use proto::scm::{
-    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, MemberEnd, PipelineMember,
-    PipelineRecord, PipelineState, ReplicaState,
+    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, PipelineMember, PipelineRecord,
+    PipelineState, ReplicaState,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -21,8 +21,8 @@ use types::{ContainerId, NodeId, PipelineId};
 
 /// The time after which nobody expects ended members to report a container any more that they have lacked
 /// since their pipeline was over. Nobody waits for an empty container, and one that is not empty must not be
-/// taken for one because a report was late. Where no report can change that, nobody waits for the time either:
-/// who proves the container empty may lose its disk before it is over.
+/// taken for one because a report was late. Containers behind the end of the log are settled without any
+/// report (`ops::end_pipeline`).
 const DELETE_AFTER: Duration = Duration::from_secs(60);
 
 /// The moments since which this leader has seen pipelines as over.
@@ -78,8 +78,7 @@ impl Resolution {
                 && tables.container_is_before_a_reset(container)
                 && nodes.replicas().get(container, best.node_id()).is_none();
             if !may_be_elsewhere {
-                let is_known = !is_deleted || is_behind_the_end(record, over?.record, best, tables, nodes);
-                return (is_known || now >= since + DELETE_AFTER).then_some(settled);
+                return (!is_deleted || now >= since + DELETE_AFTER).then_some(settled);
             }
         }
         let is_open = container_state(record) == ContainerState::ContainerOpen;
@@ -206,52 +205,15 @@ fn has_proved_all(
 /// nothing of them. The replica of a container that is closed may have moved.
 fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> bool {
     let Some(noted) = member.noted_end(pipeline) else { return true };
-    shown_below(u64::MAX, pipeline, member, tables, nodes) >= noted.last_index
+    shown_end(pipeline, member, tables, nodes) >= noted.last_index
 }
 
-/// Whether the member's log, by its end in SCM's log, was over before the pipeline came to the container:
-/// containers follow each other in the order of their numbers.
-fn is_behind_the_end(
-    container: &ContainerRecord,
-    pipeline: &PipelineRecord,
-    member: &MemberView<'_>,
-    tables: &Tables,
-    nodes: &Nodes,
-) -> bool {
-    let noted = member.noted_end(pipeline).map_or(0, |noted| noted.last_index);
-    noted > 0 && shown_below(container.container, pipeline, member, tables, nodes) >= noted
-}
-
-/// The index of the last record that containers with lower numbers than `below` show of the member's log.
-fn shown_below(
-    below: u64,
-    pipeline: &PipelineRecord,
-    member: &MemberView<'_>,
-    tables: &Tables,
-    nodes: &Nodes,
-) -> u64 {
-    let closed = tables.containers_of(pipeline).map(|record| (record.container, record.last_index));
-    let shown = replicas_on(pipeline, member.node_id(), tables, nodes)
-        .map(|replica| (replica.container, replica.last_index));
-    let indexes = shown.chain(closed).filter(|(container, _)| *container < below).map(|(_, index)| index);
-    indexes.max().unwrap_or(0)
-}
-
-/// The end of the data of a member that has ended, for SCM's log: nothing is kept of records behind the last
-/// container. It is 0 until all of the data is shown.
-pub(crate) fn end_to_note(
-    pipeline: &PipelineRecord,
-    member: &MemberView<'_>,
-    world: &World<'_>,
-) -> Option<MemberEnd> {
-    let World { tables, nodes, .. } = *world;
-    let report = member.said.filter(|report| report.has_ended())?;
-    let is_shown = nodes.replicas().is_complete(member.node_id())
-        && log_end(pipeline, member, tables, nodes).index >= report.last_index;
-    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(last_record);
-    let LastRecord { term, index } =
-        if is_shown { shown.max().unwrap_or_default() } else { LastRecord::default() };
-    Some(MemberEnd { replica: report.replica, last_index: index, last_term: term })
+/// The index of the last record that is shown of the member's log: by its replicas, and by containers that
+/// are closed, whose replicas may have moved.
+fn shown_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> u64 {
+    let closed = tables.containers_of(pipeline).map(|record| record.last_index);
+    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(|replica| replica.last_index);
+    shown.chain(closed).max().unwrap_or(0)
 }
 
 /// Whether the member's end was told to SCM as it is now. A member that let go of its log by the word of
@@ -274,7 +236,8 @@ fn has_said_all(
     let ended = match member.said {
         // As long as the replicas that the member shows are not all of its log, their report is late.
         Some(report) => {
-            report.has_ended() && log_end(pipeline, member, tables, nodes).index >= report.last_index
+            let end = report.end.map_or(0, |end| end.index);
+            report.has_ended() && shown_end(pipeline, member, tables, nodes) >= end
         }
         None => member.has_let_go(since),
     };
@@ -349,8 +312,8 @@ mod tests {
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
     use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
     use proto::scm::{
-        AllocateContainerCommand, DiskReport, MemberEnd, MemberState, NoteLostLogCommand, PipelineReport,
-        scm_command::Command,
+        AllocateContainerCommand, DiskReport, LogEnd, MemberEnd, MemberState, NoteLostLogCommand,
+        PipelineReport, scm_command::Command,
     };
 
     const LET_GO: Duration = Duration::from_secs(5);
@@ -401,8 +364,8 @@ mod tests {
             let report = PipelineReport {
                 pipeline: 1,
                 replica: node,
-                state: MemberState::Ended as i32,
-                last_index,
+                state: MemberState::QuasiClosed as i32,
+                end: Some(LogEnd { index: last_index, ..LogEnd::default() }),
                 ..PipelineReport::default()
             };
             self.nodes.report_pipelines(NodeId(node), vec![report], &Default::default());
@@ -587,7 +550,7 @@ mod tests {
     }
 
     fn ended(replica: u64, last_index: u64) -> MemberEnd {
-        MemberEnd { replica, last_index, last_term: 0 }
+        MemberEnd { replica, last_index, ..MemberEnd::default() }
     }
 
     /// One member led alone for a moment, and its file is damaged. The two others have all that was ever
@@ -736,29 +699,6 @@ mod tests {
         assert_eq!(fixture.decide(LET_GO), [(1, ContainerClosed, 2, 70)]);
         let decided = fixture.decide(LET_GO + DELETE_AFTER);
         assert_eq!(decided, [(1, ContainerClosed, 2, 70), (2, ContainerDeleted, 0, 0)]);
-    }
-
-    /// Until it is settled, a second disk that is lost would leave it undecided for good, with nothing in it.
-    #[test]
-    fn a_container_behind_the_noted_end_of_the_log_waits_for_nobody() {
-        let decide = |ends: [u64; 2], had: &[Had]| {
-            let mut fixture = Fixture::new();
-            let mut change = TablesMut::new(&mut fixture.tables);
-            let record = change.pipeline(PipelineId(1)).unwrap().clone();
-            let ended = vec![ended(1, ends[0]), ended(2, ends[1])];
-            change.put_pipeline(PipelineRecord { ended, ..record });
-            for node in [1, 2] {
-                fixture.let_go(node, had);
-            }
-            fixture.decide(LET_GO)
-        };
-        let (one, two) = ((1, ReplicaClosed, 2, 70), (2, ReplicaQuasiClosed, 0, 0));
-        let closed = (1, ContainerClosed, 2, 70);
-        let settled = [closed, (2, ContainerDeleted, 0, 0)];
-        assert_eq!(decide([70, 70], &[one]), settled);
-        assert_eq!(decide([70, 70], &[one, two]), settled, "it was begun");
-        assert_eq!(decide([0, 0], &[one]), [closed], "nobody knows where the log ended");
-        assert_eq!(decide([71, 71], &[one]), [closed], "its last record stood in the second");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Random histories of a pipeline by Raft's rules, and of what its members say afterwards: wherever SCM ends
 //! a container, all that was acknowledged is in it.
 
+use crate::member_view::{MemberView, PipelineView};
 use crate::nodes::{Nodes, Silence};
 use crate::ops::testing::{close, create, disk, end, run, three_nodes};
 use crate::replicas::ContainersReport;
@@ -9,13 +10,14 @@ use crate::tables::Tables;
 use crate::world::World;
 use proptest::prelude::*;
 use proto::scm::{
-    AllocateContainerCommand, CloseContainersCommand, ContainerReplica, ContainerState, DiskReport,
-    MemberState, NoteLostLogCommand, PipelineReport, ReplicaState, scm_command::Command,
+    AllocateContainerCommand, CloseContainersCommand, ContainerRecord, ContainerReplica, ContainerState,
+    DiskReport, EndPipelineCommand, LogEnd, MemberState, NoteLostLogCommand, PipelineReport, ReplicaState,
+    scm_command::Command,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
-use types::NodeId;
+use types::{NodeId, PipelineId};
 
 const CONTAINERS: u64 = 4;
 const LET_GO: Duration = Duration::from_secs(5);
@@ -167,7 +169,11 @@ impl Model {
             pipeline: 1,
             replica: node,
             state: state as i32,
-            last_index: left as u64,
+            end: log[..left].last().map(|last| LogEnd {
+                container: last.container,
+                term: last.term,
+                index: left as u64,
+            }),
             ..PipelineReport::default()
         };
         let reports = if let_go { vec![] } else { vec![report] };
@@ -202,6 +208,25 @@ impl Model {
         let replicas = replicas.iter().map(replica).collect();
         let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
         self.nodes.report_containers(NodeId(node), report);
+    }
+
+    /// Notes the ends of those who have ended: what that deletes has nothing that was acknowledged.
+    fn note_ends(&mut self) {
+        let record = self.tables.pipeline(PipelineId(1)).unwrap();
+        let view = PipelineView::of(record, &self.nodes, self.now);
+        let ended = view.members.iter().filter_map(MemberView::end_to_note).collect();
+        let before = self.deleted();
+        run(&mut self.tables, Command::EndPipeline(EndPipelineCommand { pipeline: 1, ended }));
+        let acknowledged = self.history.replicas(&self.history.acknowledged);
+        for container in self.deleted().difference(&before) {
+            assert!(!acknowledged.contains_key(container), "{container} has what was acknowledged");
+            assert!(self.decided.insert(*container), "{container} was decided before");
+        }
+    }
+
+    fn deleted(&self) -> BTreeSet<u64> {
+        let is_deleted = |record: &&ContainerRecord| record.state() == ContainerState::ContainerDeleted;
+        self.tables.containers().values().filter(is_deleted).map(|record| record.container).collect()
     }
 
     /// Decides, checks and carries it out.
@@ -256,12 +281,16 @@ proptest! {
     fn wherever_a_container_ends_it_has_what_was_acknowledged(
         steps in steps(),
         rounds in prop::collection::vec(any_round(), 1..4),
+        are_noted in any::<bool>(),
     ) {
         let mut model = Model::new(History::of(&steps));
         model.decide();
         for round in rounds {
             for (member, (says, knows_ends)) in round.into_iter().enumerate() {
                 model.say(member, says, knows_ends);
+            }
+            if are_noted {
+                model.note_ends();
             }
             model.decide();
             model.now += ROUND;

@@ -114,10 +114,11 @@ async fn report(scm: &mut Scm) -> anyhow::Result<Answer> {
     Ok(Answer::new(table(["CONTAINERS", "COUNT"], &rows), Value::Object(json)))
 }
 
-fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 13] {
+fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 14] {
     [
         ("all", status.containers, Tone::Plain),
         ("open", status.containers_open, Tone::Plain),
+        ("undecided", status.undecided, Tone::Warning),
         ("quasi-closed", status.quasi_closed, Tone::Bad),
         ("missing", status.missing, Tone::Bad),
         ("under-replicated", status.under_replicated, Tone::Warning),

@@ -8,6 +8,7 @@ use anyhow::Context;
 pub(crate) use container::ContainerMachine;
 use prost::Message;
 use proto::datanode::ChunkCommand;
+use proto::scm::LogEnd;
 use raft::{Applied, Committed, Done, StateMachine};
 use rocksdb::WriteBatch;
 use round::Round;
@@ -25,14 +26,15 @@ pub(crate) struct OpenContainer {
     pub container: ContainerId,
     /// About the bytes that the container takes on disk.
     pub used_bytes: u64,
-    /// Whether the pipeline's last roll is applied: then nothing is written any more, and this container
+    /// The pipeline's last roll, once it is applied: then nothing is written any more, and this container
     /// never held anything.
-    pub is_ended: bool,
+    pub ended: Option<LogEnd>,
 }
 
 impl OpenContainer {
-    fn of(container: ContainerId, record: &ContainerRecord) -> OpenContainer {
-        OpenContainer { container, used_bytes: record.used_bytes(), is_ended: record.state.is_over() }
+    fn of(index: &Index, container: ContainerId, record: &ContainerRecord) -> anyhow::Result<OpenContainer> {
+        let ended = record.state.is_over().then(|| index.last_roll(record)).transpose()?;
+        Ok(OpenContainer { container, used_bytes: record.used_bytes(), ended })
     }
 }
 
@@ -74,7 +76,7 @@ impl PipelineMachine {
                 record
             }
         };
-        let (published, watch) = watch::channel(OpenContainer::of(container, &record));
+        let (published, watch) = watch::channel(OpenContainer::of(&index, container, &record)?);
         let open = (container, record);
         // Whatever a group applies is committed.
         let committed_to = Some(LogIndex(u64::MAX));
@@ -113,15 +115,16 @@ impl PipelineMachine {
         (!record.state.is_over()).then_some(*container)
     }
 
-    fn publish(&self) {
+    fn publish(&self) -> anyhow::Result<()> {
         let (container, record) = &self.open;
-        let now = OpenContainer::of(*container, record);
+        let now = OpenContainer::of(&self.index, *container, record)?;
         self.published.send_if_modified(|before| {
             let fills = before.used_bytes < self.wake_bytes && now.used_bytes >= self.wake_bytes;
             let wake = before.container != now.container || fills;
             *before = now;
             wake
         });
+        Ok(())
     }
 }
 
@@ -170,7 +173,7 @@ impl PipelineMachine {
         Db::put_applied(&mut write, &keys::applied(self.pipeline), &applied);
         self.index.db.write(write)?;
         self.open = open;
-        self.publish();
+        self.publish()?;
         if let Some(to) = forget_to {
             self.forget_to.send_replace(Some(to));
         }

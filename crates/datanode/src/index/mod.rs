@@ -21,9 +21,10 @@ pub(crate) use moves::Moves;
 use planted::Bug;
 use prost::Message;
 use proto::datanode::PipelineSpec;
+use proto::scm::LogEnd;
 use raft::Applied;
 use raftlog::Place;
-use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
+use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState, log_end};
 use rocksdb::{Direction, IteratorMode, ReadOptions, ReadTier, WriteBatch};
 pub(crate) use scrub_position::ScrubPosition;
 use statedb::Db;
@@ -237,6 +238,13 @@ impl Index {
 
     pub(crate) fn container(&self, container: ContainerId) -> anyhow::Result<Option<ContainerRecord>> {
         self.get(&keys::container(container), ContainerRecord::decode)
+    }
+
+    /// The roll to the container that a pipeline ended with; nothing is known of it where the replica before
+    /// that is gone.
+    pub(crate) fn last_roll(&self, end: &ContainerRecord) -> anyhow::Result<LogEnd> {
+        let rolled = self.container(end.previous)?.and_then(|before| before.last);
+        Ok(rolled.map_or_else(LogEnd::default, |id| log_end(end.previous, id)))
     }
 
     pub(crate) fn block_record(&self, block: BlockId) -> anyhow::Result<Option<BlockRecord>> {

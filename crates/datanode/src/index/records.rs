@@ -15,6 +15,7 @@
 
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, BufMut};
+use proto::scm::LogEnd;
 use raftlog::Place;
 use types::{ContainerId, LogId, LogIndex, Nonce, OwnerId, PipelineId, Term};
 
@@ -159,6 +160,11 @@ impl ContainerState {
             unknown => bail!("unknown container state {unknown}"),
         })
     }
+}
+
+/// A record that ends a log, as SCM is told of it.
+pub(crate) fn log_end(container: ContainerId, last: LogId) -> LogEnd {
+    LogEnd { container: container.0, term: last.term.0, index: last.index.0 }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

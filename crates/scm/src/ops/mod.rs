@@ -15,7 +15,7 @@ mod create_om_group;
 mod create_pipeline;
 pub(crate) mod delete_containers;
 mod end_om_restore;
-mod end_pipeline;
+pub(crate) mod end_pipeline;
 mod found_om_group;
 mod give_up_om_group;
 mod note_fences;

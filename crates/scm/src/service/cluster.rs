@@ -9,13 +9,13 @@ use crate::safe_mode;
 use crate::tables::{Tables, container_state, duty};
 use crate::world::World;
 use proto::scm::{
-    BalancerStatus, ClusterStatus, ContainerState, ContainerTrouble, CopiesWaiting, DatanodeInfo, NodeDuty,
-    NodeRecord, PipelineRecord, SetNodeDutyCommand, SetNodeDutyRequest, SetSwitchesCommand,
-    SetSwitchesRequest, TaskKind, scm_command::Command,
+    BalancerStatus, ClusterStatus, ContainerRecord, ContainerState, ContainerTrouble, CopiesWaiting,
+    DatanodeInfo, NodeDuty, NodeRecord, PipelineRecord, PipelineState, SetNodeDutyCommand,
+    SetNodeDutyRequest, SetSwitchesCommand, SetSwitchesRequest, TaskKind, scm_command::Command,
 };
 use proto::{Code, Failure};
 use tracing::info;
-use types::NodeId;
+use types::{NodeId, PipelineId};
 
 /// The most tasks of one answer.
 const TASKS_MAX: usize = 1000;
@@ -30,6 +30,11 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
         let waiting = |wait| replication.waits.values().filter(|of| **of == wait).count() as u64;
         let unresolved = |state| {
             tables.unresolved_containers().filter(|record| container_state(record) == state).count() as u64
+        };
+        let is_undecided = |record: &&ContainerRecord| {
+            let pipeline = tables.pipeline(PipelineId(record.pipeline));
+            container_state(record) == ContainerState::ContainerOpen
+                && pipeline.is_some_and(|pipeline| pipeline.state() == PipelineState::PipelineClosed)
         };
         ClusterStatus {
             cluster: tables.cluster().to_owned(),
@@ -48,6 +53,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             diverged: troubled(ContainerTrouble::ContainerDiverged),
             adopted: tables.containers().values().filter(|record| record.adopted).count() as u64,
             unknown_replicas: adoption::count_unknown_replicas(tables, nodes) as u64,
+            undecided: tables.unresolved_containers().filter(is_undecided).count() as u64,
             quasi_closed: unresolved(ContainerState::ContainerQuasiClosed),
             copies_under_way: tasks.count(TaskKind::TaskCopy) as u64,
             copies_failed: tasks.copies_failed,

@@ -6,15 +6,15 @@ use crate::clock_apart::ClockApart;
 use crate::leader::Leader;
 use crate::member_view::PipelineView;
 use crate::nodes::{DESCRIBED_MAX, Nodes};
+use crate::ops::end_pipeline::reach;
 use crate::replicas::{ContainersReport, check_replica};
 use crate::replication::Replication;
-use crate::resolution::end_to_note;
 use crate::tables::Tables;
 use crate::view;
 use crate::world::World;
 use proto::Failure;
 use proto::scm::{
-    DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, MemberEnd, MemberState, NodeRecord,
+    DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, MemberState, NodeRecord,
     NoteLostLogCommand, Pipeline, PipelineMember, PipelineRecord, PipelineReport, PipelineState, Task,
     scm_command::Command,
 };
@@ -129,9 +129,8 @@ fn late_ends(node: NodeId, world: &World<'_>) -> Vec<Command> {
     let late = over.filter_map(|record| {
         let view = PipelineView::of(record, world.nodes, world.now);
         let member = view.member_on(node)?;
-        let end = end_to_note(record, member, world)?;
-        let at = |end: &MemberEnd| (end.last_term, end.last_index);
-        let is_news = member.noted_end(record).is_none_or(|noted| at(&noted) < at(&end));
+        let end = member.end_to_note()?;
+        let is_news = member.noted_end(record).is_none_or(|noted| reach(&noted) < reach(&end));
         let command = EndPipelineCommand { pipeline: record.pipeline, ended: vec![end] };
         is_news.then_some(Command::EndPipeline(command))
     });
@@ -257,6 +256,7 @@ mod tests {
     use super::*;
     use crate::nodes::Silence;
     use crate::ops::testing::{close, create, disk, run, three_nodes};
+    use proto::scm::MemberEnd;
 
     const WITHIN: Duration = Duration::from_secs(5);
 

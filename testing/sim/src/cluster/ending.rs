@@ -261,8 +261,16 @@ impl Run {
         if let Some((what, count)) = counts.iter().find(|(_, count)| *count > 0) {
             return Some(format!("{count} containers are {what}"));
         }
+        let is_over = |number: u64| {
+            let pipeline = view.pipelines.iter().find(|pipeline| pipeline.pipeline == number);
+            pipeline.is_some_and(|pipeline| pipeline.state() == PipelineState::PipelineClosed)
+        };
         let is_troubled = |info: &&ContainerInfo| {
-            let is_undecided = info.state() == ContainerState::ContainerQuasiClosed;
+            let is_undecided = match info.state() {
+                ContainerState::ContainerQuasiClosed => true,
+                ContainerState::ContainerOpen => is_over(info.pipeline),
+                _ => false,
+            };
             (is_undecided || !info.troubles.is_empty())
                 && !self.losses.excuse(info)
                 && !self.waits_for_room(info)

@@ -289,15 +289,6 @@ impl Drill {
         if !closing.is_empty() {
             return Err(format!("pipelines {closing:?} are closing"));
         }
-        let is_over = |pipeline: u64| {
-            let mut of_number = pipelines.iter().filter(|info| info.pipeline == pipeline);
-            of_number.all(|info| info.state() == PipelineState::PipelineClosed)
-        };
-        let mut undecided = self.containers(ContainerState::ContainerOpen).await;
-        undecided.retain(|container| is_over(container.pipeline));
-        if !undecided.is_empty() {
-            return Err(format!("it is not decided what these are: {undecided:?}"));
-        }
         let status = self.status().await;
         if status.unhealthy + status.different + status.missing + status.under_replicated > 0 {
             return Err(format!("{status:?}"));
@@ -313,13 +304,14 @@ impl Drill {
             .map(|container| (container.container, good_besides(container, node)))
             .filter(|(_, good)| *good != 3)
             .collect();
-        if quasi_closed == 0 && lacking.is_empty() && !closed.is_empty() {
+        let status = self.status().await;
+        if quasi_closed + status.undecided as usize == 0 && lacking.is_empty() && !closed.is_empty() {
             return Ok(());
         }
-        let status = self.status().await;
         Err(format!(
-            "{quasi_closed} containers are quasi-closed, (container, good replicas): {lacking:?}; {} copies under way, {} failed, \
+            "{quasi_closed} containers are quasi-closed, {} undecided, (container, good replicas): {lacking:?}; {} copies under way, {} failed, \
              waiting: {:?}, tasks {:?}, safe mode waits for {:?}",
+            status.undecided,
             status.copies_under_way,
             status.copies_failed,
             status.copies_waiting,

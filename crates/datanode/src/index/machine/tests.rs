@@ -1,6 +1,6 @@
 use super::*;
 use crate::index::Piece;
-use crate::index::records::{BlockRecord, ContainerState};
+use crate::index::records::{BlockRecord, ContainerState, log_end};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, RollCommand, pipeline_command};
@@ -271,7 +271,8 @@ fn the_last_roll_ends_the_pipeline() {
     assert_eq!((closed.state, closed.last), (ContainerState::Closed, last));
     let end = index.container(ContainerId(20)).unwrap().unwrap();
     assert_eq!((end.state, end.last, end.blocks), (ContainerState::Closed, None, 0));
-    assert!(replica.open.borrow().is_ended);
+    let ended = Some(log_end(FIRST, closed.last.unwrap()));
+    assert_eq!(replica.open.borrow().ended, ended);
     // Before and after a restart: nothing new is taken, what was acknowledged is acknowledged again.
     for _ in 0..2 {
         assert_eq!(replica.apply_one(log.chunk(2, 0, 0, 5, true)).unwrap_err().code, Code::Closed);
@@ -283,7 +284,7 @@ fn the_last_roll_ends_the_pipeline() {
         replica.apply(&[log.end(20), log.roll(15)]);
         assert_eq!(
             *replica.open.borrow(),
-            OpenContainer { container: ContainerId(20), used_bytes: 0, is_ended: true }
+            OpenContainer { container: ContainerId(20), used_bytes: 0, ended }
         );
         replica = replica.reopen();
     }
