@@ -91,7 +91,7 @@ impl Http {
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))
             .with_state(watched.clone())
-            .merge(registry::http::router(registry, hosts));
+            .merge(registry::http::router(registry, hosts, &counters));
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
             connections_per_address_max: CONNECTIONS_PER_ADDRESS_MAX,

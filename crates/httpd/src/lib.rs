@@ -4,12 +4,14 @@
 //! [`Port`]'s router. Every connection has a [`traffic`]: what its client has sent and taken, and since when
 //! it is waited for. Whoever exceeds [`Limits`] is refused with an answer where there can be one
 //! ([`refusal`]), or let go; [`Counters`] say how often, and why. [`Work`] bounds what requests do at the
-//! same time, and no client can hold any of it by being slow.
+//! same time, and no client can hold any of it by being slow. Bodies that are held as a whole have
+//! [`BodyMemory`].
 //!
 //! A [`Transport`] makes a stream of a TCP connection: [`Plain`] is TCP itself, and TLS will be another.
 
 mod accept;
 mod addresses;
+mod body_memory;
 mod connection;
 mod counters;
 mod exchange;
@@ -26,6 +28,7 @@ mod transport;
 mod work;
 
 pub use accept::{Port, serve};
+pub use body_memory::{BodyMemory, NoRoom, Room};
 pub use counters::Counters;
 pub use limits::Limits;
 pub use refusal::Document;
