@@ -15,13 +15,14 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::future::BoxFuture;
-use httpd::{Counters, Limits, Plain, Port, RequestId};
+use httpd::{Counters, Limits, Plain, Port, Recent, RequestId};
 use metrics::Exposition;
 use registry::RegistryClient;
 use registry::dns::DnsServer;
 use registry::http::Hosts;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,10 @@ use tokio_util::sync::CancellationToken;
 /// has, each with a few connections.
 const CONNECTIONS_MAX: usize = 4096;
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1024;
+
+/// The time for which the answer of `/readyz` is given to others who ask: anybody may, and each question is
+/// one to OM and to datanodes where there is a gateway.
+const READY_FOR: Duration = Duration::from_secs(1);
 
 /// The HTTP port of a process, answering from its start to its end.
 pub(crate) struct Http {
@@ -38,6 +43,7 @@ pub(crate) struct Http {
 }
 
 /// The readiness of the process: its servers, asked how they are.
+#[derive(Clone)]
 struct Readiness {
     /// The number of servers that do not run yet, or no more.
     missing: usize,
@@ -62,6 +68,8 @@ struct Watched {
     /// The client through which the registry is asked, once a server runs.
     registry: registry::http::Slot,
     metrics: MetricsPage,
+    /// What `/readyz` answered last.
+    readiness: Recent<Readiness>,
 }
 
 impl Http {
@@ -85,13 +93,14 @@ impl Http {
             ports,
             registry: registry.clone(),
             metrics: metrics_page,
+            readiness: Recent::new(READY_FOR),
         });
         let router = Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))
             .with_state(watched.clone())
-            .merge(registry::http::router(registry, hosts));
+            .merge(registry::http::router(registry, hosts, &counters));
         let limits = Limits {
             connections_max: CONNECTIONS_MAX,
             connections_per_address_max: CONNECTIONS_PER_ADDRESS_MAX,
@@ -188,8 +197,12 @@ async fn metrics(State(watched): State<Arc<Watched>>) -> Response {
 }
 
 /// Answers 200 when all roles can do their work, else 503; the text says which cannot, and why.
-async fn readyz(State(watched): State<Arc<Watched>>) -> (StatusCode, String) {
-    readyz_answer(&watched.readiness().await)
+async fn readyz(State(watched): State<Arc<Watched>>) -> Response {
+    let asked = watched.clone();
+    match watched.readiness.get(|| async move { asked.readiness().await }).await {
+        Some(readiness) => readyz_answer(&readiness).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 fn readyz_answer(readiness: &Readiness) -> (StatusCode, String) {

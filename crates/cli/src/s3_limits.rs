@@ -8,10 +8,17 @@ use std::time::Duration;
 /// `s3_memory_bytes`.
 const REQUESTS_MAX: usize = 1024;
 
-/// The memory for each transfer that may be slow. A slow transfer has a large piece and its window (1.3 MiB)
-/// while half of the memory is free, and a small one (132 KiB) after that: so many have five eighths of it at
-/// most, and the rest is the others'.
+/// The memory for each transfer that may be slow, of which three quarters are for data. A slow transfer has a
+/// large piece and its window (1.3 MiB) while half of that is free, and a small one (132 KiB) after that: so
+/// many have three quarters of it at most, and the rest is the others'.
 const BYTES_FOR_SLOW: usize = 768 << 10;
+
+/// The part of the memory that is for documents and lists: one of so many.
+const DOCUMENTS_PART: usize = 4;
+
+/// The least memory for documents and lists. Half of it, which one address may have, holds the longest list:
+/// a thousand keys of 1024 characters, each of them as a reference of 6 bytes.
+const DOCUMENTS_BYTES_MIN: usize = 16 << 20;
 
 /// Limits of a gateway for its clients. Those without an option are in [`Limits`].
 #[derive(ClapArgs, Debug, Clone)]
@@ -40,8 +47,9 @@ pub(crate) struct S3Limits {
     /// 0: no least rate
     #[arg(long, default_value_t = Limits::default().bytes_per_second_min, env = "FLOTILLA_S3_BYTES_PER_SECOND_MIN")]
     pub s3_bytes_per_second_min: u64,
-    /// S3: memory for what is read and not taken yet by clients, and what they sent and is not written yet.
-    /// Past half of it pieces are smaller; past all of it more get SlowDown, and those under way wait
+    /// S3: memory for what is read and not taken yet by clients, and what they sent and is not written yet: a
+    /// quarter of it (at least 16 MiB) for documents and lists, half of that for one address, the rest for
+    /// data. Past half of that pieces are smaller; past all of it more get SlowDown, and those under way wait
     #[arg(long, default_value_t = ClientOptions::default().memory_bytes_max, env = "FLOTILLA_S3_MEMORY_BYTES", value_parser = memory_bytes)]
     pub s3_memory_bytes: usize,
 }
@@ -63,6 +71,17 @@ impl Default for S3Limits {
 }
 
 impl S3Limits {
+    /// The part of the memory that is for data.
+    pub(crate) fn data_bytes(&self) -> usize {
+        data_bytes(self.s3_memory_bytes)
+    }
+
+    /// The part of the memory that is for documents and lists: however slowly they are sent and taken, data
+    /// has its own.
+    pub(crate) fn documents_bytes(&self) -> usize {
+        (self.s3_memory_bytes / DOCUMENTS_PART).max(DOCUMENTS_BYTES_MIN)
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             connections_max: self.s3_connections_max.min(connections_affordable()),
@@ -78,9 +97,13 @@ impl S3Limits {
 }
 
 fn memory_bytes(text: &str) -> Result<usize, String> {
-    let memory_bytes_max = text.parse().map_err(|error| format!("{error}"))?;
-    ClientOptions { memory_bytes_max, ..ClientOptions::default() }.validate()?;
-    Ok(memory_bytes_max)
+    let bytes = text.parse().map_err(|error| format!("{error}"))?;
+    ClientOptions { memory_bytes_max: data_bytes(bytes), ..ClientOptions::default() }.validate()?;
+    Ok(bytes)
+}
+
+fn data_bytes(memory_bytes: usize) -> usize {
+    memory_bytes - memory_bytes / DOCUMENTS_PART
 }
 
 /// The most connections that the process can afford: half of its open files. The other half is for disks, and
@@ -110,5 +133,15 @@ mod tests {
         assert_eq!(line.s3_requests_max, REQUESTS_MAX);
         assert_eq!(line.s3_memory_bytes, ClientOptions::default().memory_bytes_max);
         assert!(Line::try_parse_from(["flotilla", "--s3-memory-bytes", "1048576"]).is_err());
+    }
+
+    #[test]
+    fn documents_have_a_quarter_of_the_memory_and_room_for_the_longest_list_of_one_address() {
+        let check = |s3_memory_bytes, documents_bytes, data_bytes| {
+            let limits = S3Limits { s3_memory_bytes, ..S3Limits::default() };
+            assert_eq!((limits.documents_bytes(), limits.data_bytes()), (documents_bytes, data_bytes));
+        };
+        check(768 << 20, 192 << 20, 576 << 20);
+        check(8 << 20, 16 << 20, 6 << 20);
     }
 }

@@ -13,7 +13,7 @@ use crate::version::VERSION;
 use anyhow::{Context, bail};
 use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
-use httpd::{Counters, Plain, Port, Work};
+use httpd::{BodyMemory, Counters, Plain, Port, Work};
 use om::{Om, OmOptions};
 use proto::Seeker;
 use raft::{AddressBook, HostOptions, RaftHost};
@@ -311,7 +311,7 @@ impl Server {
         if let Some((listener, accounts)) = s3_listener.zip(accounts.clone()) {
             let connected = Client::connect(ClientOptions {
                 scm: scm_address.clone(),
-                memory_bytes_max: options.s3_limits.s3_memory_bytes,
+                memory_bytes_max: options.s3_limits.data_bytes(),
                 om_reads: match options.s3_om_reads {
                     S3OmReads::Leader => client::OmReads::Leader,
                     S3OmReads::Any => client::OmReads::Any,
@@ -543,9 +543,10 @@ fn serve_s3(
     };
     let counters = Arc::new(Counters::default());
     let work = Work::new(options.s3_limits.s3_requests_max, counters.clone());
+    let documents = BodyMemory::new(options.s3_limits.documents_bytes(), counters.clone());
     let port = Port {
         name: "s3",
-        router: s3gw::router(client, gateway, work, accounts),
+        router: s3gw::router(client, gateway, work, documents, accounts),
         limits: Arc::new(options.s3_limits.limits()),
         counters: counters.clone(),
         document: s3gw::document,

@@ -77,7 +77,13 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ),
     (
         "flotilla-registry",
-        Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-rpc", "flotilla-types"]),
+        Allowed::Only(&[
+            "flotilla-httpd",
+            "flotilla-metrics",
+            "flotilla-proto",
+            "flotilla-rpc",
+            "flotilla-types",
+        ]),
     ),
     ("flotilla-httpd", Allowed::Only(&["flotilla-metrics"])),
     (

@@ -263,7 +263,7 @@ impl Client {
         &self.shared.md5_many
     }
 
-    pub fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &Memory {
         &self.shared.memory
     }
 

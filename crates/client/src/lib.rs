@@ -31,7 +31,6 @@ mod write;
 
 pub use client::{Client, Put};
 pub use error::ClientError;
-pub use memory::{Memory, Room};
 pub use options::{ClientOptions, OmReads};
 pub use proto::datanode::Ack;
 pub use view::{MemberView, OmGroupView, PipelineView, View};

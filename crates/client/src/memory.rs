@@ -22,7 +22,7 @@ use types::CRC_CHUNK_BYTES;
 /// The unit in which memory is counted; less takes as much.
 const UNIT_BYTES: usize = 4096;
 
-/// The time for which a read or a document that has not begun waits for room: a store that is only busy has
+/// The time for which a read that has not begun waits for room: a store that is only busy has
 /// some sooner.
 const BEGIN_WAIT: Duration = Duration::from_secs(1);
 
@@ -54,17 +54,17 @@ impl Pieces {
 
 /// The memory of a process for data under way. Cheap to clone.
 #[derive(Clone)]
-pub struct Memory {
+pub(crate) struct Memory {
     free: Arc<Semaphore>,
     all: usize,
     refused: Arc<Counter>,
 }
 
 /// Part of the memory, until dropped.
-pub struct Room(OwnedSemaphorePermit);
+pub(crate) struct Room(OwnedSemaphorePermit);
 
 impl Memory {
-    pub fn new(bytes: usize) -> Memory {
+    pub(crate) fn new(bytes: usize) -> Memory {
         let all = (bytes / UNIT_BYTES).clamp(1, u32::MAX as usize);
         Memory { free: Arc::new(Semaphore::new(all)), all, refused: Arc::default() }
     }
@@ -88,13 +88,6 @@ impl Memory {
             return Ok(());
         }
         self.room([LEAST], BEGIN_WAIT).await.map(|_| ())
-    }
-
-    /// Room for bytes that are neither read from replicas nor on their way to a pipeline, but may be as many:
-    /// a document that a client sends, or is sent.
-    pub async fn take(&self, bytes: usize) -> Result<Room, Failure> {
-        let [room] = self.room([bytes], BEGIN_WAIT).await?;
-        Ok(room)
     }
 
     /// Room for bytes of one or several kinds, for all of them at once. Cancellation safe.
@@ -129,7 +122,7 @@ impl Memory {
         (self.all * UNIT_BYTES) as u64
     }
 
-    pub fn bytes_in_use(&self) -> u64 {
+    pub(crate) fn bytes_in_use(&self) -> u64 {
         ((self.all - self.free.available_permits()) * UNIT_BYTES) as u64
     }
 
@@ -143,11 +136,11 @@ fn units(bytes: usize) -> usize {
 }
 
 impl Room {
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.0.num_permits() * UNIT_BYTES
     }
 
-    pub fn add(&mut self, other: Room) {
+    pub(crate) fn add(&mut self, other: Room) {
         self.0.merge(other.0);
     }
 
@@ -158,7 +151,7 @@ impl Room {
     }
 
     /// Bytes that have their room until the last slice of them is dropped.
-    pub fn of(self, bytes: Bytes) -> Bytes {
+    pub(crate) fn of(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Roomy { bytes, _room: self })
     }
 }

@@ -43,10 +43,10 @@ pub struct ClientOptions {
     /// The time that one call to OM or SCM may take before it is tried again.
     pub call_timeout: Duration,
     /// The most bytes of data on its way through this process: read and not taken yet by who asked for it, or
-    /// taken of a body and not acknowledged yet. Past half of them pieces are small. A thousand clients of a
-    /// gateway that read nothing come to 256 MiB then (of each the 64 KiB of its stream, and what HTTP holds:
-    /// three pieces of 64 KiB), beside the 384 MiB of those that came before; the rest is for who reads and
-    /// writes.
+    /// taken of a body and not acknowledged yet. Past half of them pieces are small. A thousand clients that
+    /// read nothing come to 256 MiB then (of each the 64 KiB of its stream, and what HTTP holds: three pieces
+    /// of 64 KiB), beside the half of those that came before; the rest is for who reads and writes. A gateway
+    /// gives it three quarters of its memory: 288 + 256 of 576 MiB.
     pub memory_bytes_max: usize,
     /// The most containers whose locations are remembered; about 200 bytes each.
     pub locations_max: usize,

@@ -39,6 +39,16 @@ const WORK_REFUSED: Metric = Metric {
     name: "flotilla_http_requests_refused_total",
     help: "Requests refused because as many as may be are worked for.",
 };
+const BODIES: Metric = Metric {
+    name: "flotilla_http_bodies_bytes",
+    help: "Bodies that are held as a whole: those of requests as they come, and answers until they are taken.",
+};
+const BODIES_MAX: Metric =
+    Metric { name: "flotilla_http_bodies_max_bytes", help: "Limit of that, of all clients together." };
+const BODIES_REFUSED: Metric = Metric {
+    name: "flotilla_http_bodies_refused_total",
+    help: "Requests refused because their bodies or answers had no memory, of all or of their address.",
+};
 
 /// The counters of one port.
 #[derive(Debug, Default)]
@@ -57,6 +67,9 @@ pub struct Counters {
     pub(crate) working: Level,
     pub(crate) working_max: Level,
     pub(crate) work_refused: Counter,
+    pub(crate) bodies_bytes: Level,
+    pub(crate) bodies_bytes_max: Level,
+    pub(crate) bodies_refused: Counter,
     pub(crate) connections_max: Level,
     closed: [Counter; End::ALL.len()],
 }
@@ -118,6 +131,11 @@ impl Counters {
             exposition.gauge(WORKING, &labels, self.working.get());
             exposition.gauge(WORKING_MAX, &labels, self.working_max.get());
             exposition.counter(WORK_REFUSED, &labels, self.work_refused.get());
+        }
+        if self.bodies_bytes_max.get() > 0 {
+            exposition.gauge(BODIES, &labels, self.bodies_bytes.get());
+            exposition.gauge(BODIES_MAX, &labels, self.bodies_bytes_max.get());
+            exposition.counter(BODIES_REFUSED, &labels, self.bodies_refused.get());
         }
     }
 }

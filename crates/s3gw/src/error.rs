@@ -1,4 +1,6 @@
 use client::ClientError;
+use httpd::NoRoom;
+use proto::{Code, Failure};
 
 /// The reason why a request is refused, in S3's terms. `s3::error` gives each its code and status.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -62,6 +64,12 @@ pub(crate) enum GatewayError {
 impl GatewayError {
     pub(crate) fn refused(code: &'static str, status: u16, message: impl Into<String>) -> GatewayError {
         GatewayError::Refused { code, status, message: message.into() }
+    }
+}
+
+impl From<NoRoom> for GatewayError {
+    fn from(why: NoRoom) -> GatewayError {
+        ClientError::from(Failure::new(Code::Busy, why.to_string())).into()
     }
 }
 

@@ -11,11 +11,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use client::Client;
-use httpd::{RequestId, Work};
+use httpd::{BodyMemory, Recent, RequestId, Work};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 /// The header in which answers name their requests.
 pub const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -33,10 +31,18 @@ const READY_FOR: Duration = Duration::from_secs(1);
 
 /// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`, which no
 /// bucket can be called. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
-/// Requests of S3 are accounted for in `accounts`.
-pub fn router(client: Client, options: GatewayOptions, work: Work, accounts: Arc<Accounts>) -> Router {
-    let readiness = Arc::new(Readiness { client: client.clone(), last: Mutex::default() });
-    let front = Front { work, accounts, protocol: Protocol::new(client, &options), readiness };
+/// Documents that are sent, and long ones that are answered, have `documents`. Requests of S3 are accounted for
+/// in `accounts`.
+pub fn router(
+    client: Client,
+    options: GatewayOptions,
+    work: Work,
+    documents: BodyMemory,
+    accounts: Arc<Accounts>,
+) -> Router {
+    let readiness = Arc::new(Recent::new(READY_FOR));
+    let protocol = Protocol::new(client.clone(), &options, documents);
+    let front = Front { work, accounts, protocol, client, readiness };
     Router::new()
         .route("/-/health/live", get(|| async { "alive\n" }))
         .route("/-/health/ready", get(ready))
@@ -49,35 +55,18 @@ struct Front {
     work: Work,
     accounts: Arc<Accounts>,
     protocol: Protocol,
-    readiness: Arc<Readiness>,
-}
-
-/// The answer to readiness probes: whether a byte could be written, as of a moment ago.
-struct Readiness {
     client: Client,
-    /// The last answer, and its time. The lock is held while the cluster is asked: whoever asks meanwhile
-    /// takes the same answer.
-    last: Mutex<Option<(Instant, Result<(), String>)>>,
-}
-
-impl Readiness {
-    async fn ask(&self) -> Result<(), String> {
-        let mut last = self.last.lock().await;
-        match &*last {
-            Some((at, answer)) if at.elapsed() < READY_FOR => answer.clone(),
-            _ => {
-                let answer = self.client.ready(READY_WITHIN).await.map_err(|why| format!("{why:#}"));
-                *last = Some((Instant::now(), answer.clone()));
-                answer
-            }
-        }
-    }
+    /// Whether a byte could be written, as of a moment ago.
+    readiness: Arc<Recent<Result<(), String>>>,
 }
 
 async fn ready(State(front): State<Front>) -> Response {
-    match front.readiness.ask().await {
-        Ok(()) => "ready\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+    let client = front.client;
+    let ask = || async move { client.ready(READY_WITHIN).await.map_err(|why| format!("{why:#}")) };
+    match front.readiness.get(ask).await {
+        Some(Ok(())) => "ready\n".into_response(),
+        Some(Err(why)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 

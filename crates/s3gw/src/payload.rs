@@ -4,8 +4,8 @@ use crate::request_body::{Progress, Stage};
 use axum::body::{Body, HttpBody};
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use client::{ClientError, Memory};
 use http_body::{Frame, SizeHint};
+use httpd::Room;
 use sha2::{Digest, Sha256};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -68,7 +68,7 @@ impl Payload {
 
     /// Reads the whole payload, if it is not longer than `bytes_max`, in room that is taken as it comes: who
     /// announces much and sends little holds little.
-    pub(crate) async fn read(mut self, bytes_max: usize, memory: &Memory) -> Result<Bytes> {
+    pub(crate) async fn read(mut self, bytes_max: usize, mut room: Room) -> Result<Bytes> {
         let too_long = || {
             let why = format!("Your request was too big: its document may have {bytes_max} bytes.");
             GatewayError::refused("MaxMessageLengthExceeded", 400, why)
@@ -76,16 +76,14 @@ impl Payload {
         if self.length.is_some_and(|length| length > bytes_max as u64) {
             return Err(too_long());
         }
-        let (mut all, mut room) = (Vec::new(), memory.take(0).await.map_err(ClientError::from)?);
+        let mut all = Vec::new();
         while let Some(data) = self.next().await {
             let data = data?;
             let bytes = all.len() + data.len();
             if bytes > bytes_max {
                 return Err(too_long());
             }
-            if bytes > room.bytes() {
-                room.add(memory.take(bytes - room.bytes()).await.map_err(ClientError::from)?);
-            }
+            room.hold(bytes)?;
             all.extend_from_slice(&data);
         }
         Ok(room.of(all.into()))
@@ -181,6 +179,11 @@ mod tests {
     use super::*;
     use crate::request_body::RequestBody;
     use futures::StreamExt;
+    use httpd::BodyMemory;
+
+    fn room() -> Room {
+        BodyMemory::new(1 << 20, Arc::default()).room(None)
+    }
 
     fn payload(body: Body, coding: Coding, length: Option<u64>) -> Payload {
         let (body, progress) = RequestBody::new(body);
@@ -190,10 +193,7 @@ mod tests {
     #[tokio::test]
     async fn documents_are_read_up_to_their_limit() {
         let check = async |bytes: usize, length: Option<u64>| {
-            payload(Body::from(vec![7; bytes]), Coding::Plain, length)
-                .read(1000, &Memory::new(1 << 20))
-                .await
-                .is_ok()
+            payload(Body::from(vec![7; bytes]), Coding::Plain, length).read(1000, room()).await.is_ok()
         };
         assert!(check(1000, None).await);
         assert!(!check(1001, None).await);
@@ -206,7 +206,7 @@ mod tests {
     async fn payloads_have_the_signed_hash() {
         let hash: [u8; 32] = Sha256::digest(b"data").into();
         let read = async |body: &'static str| {
-            payload(body.into(), Coding::hashed(hash), None).read(100, &Memory::new(1 << 20)).await
+            payload(body.into(), Coding::hashed(hash), None).read(100, room()).await
         };
         assert_eq!(read("data").await.unwrap(), "data");
         assert!(matches!(read("date").await, Err(GatewayError::ContentSha256Mismatch)));
@@ -214,24 +214,25 @@ mod tests {
     }
 
     /// Without this limit two hundred documents of four MiB less a byte took 840 MiB.
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_document_is_in_room_from_its_first_byte_to_the_last_that_anybody_has_of_it() {
-        let memory = Memory::new(64 << 10);
+        let memory = BodyMemory::new(64 << 10, Arc::default());
         let frames = |count| futures::stream::iter((0..count).map(|_| Ok::<_, std::io::Error>("12345678")));
         let body = |count| Body::from_stream(frames(count));
         let length = Some(32 << 10);
         let mut reading = Box::pin(async {
             let body = Body::from_stream(frames(1024).chain(futures::stream::pending()));
-            payload(body, Coding::Plain, length).read(64 << 10, &memory).await
+            payload(body, Coding::Plain, length).read(64 << 10, memory.room(None)).await
         });
         assert!(futures::poll!(&mut reading).is_pending());
         assert_eq!(memory.bytes_in_use(), 8 << 10, "of what came, and not of what is announced");
         drop(reading);
-        let document = payload(body(4096), Coding::Plain, length).read(64 << 10, &memory).await.unwrap();
+        let document =
+            payload(body(4096), Coding::Plain, length).read(64 << 10, memory.room(None)).await.unwrap();
         let slice = document.slice(..1);
         drop(document);
         assert_eq!(memory.bytes_in_use(), 32 << 10);
-        let refused = payload(body(8192), Coding::Plain, None).read(64 << 10, &memory).await;
+        let refused = payload(body(8192), Coding::Plain, None).read(64 << 10, memory.room(None)).await;
         assert!(matches!(refused, Err(GatewayError::Client(_))), "{refused:?}");
         drop(slice);
         assert_eq!(memory.bytes_in_use(), 0);
@@ -244,17 +245,17 @@ mod tests {
         let payload = payload("2\r\nhi\r\n0\r\nx-amz-checksum-crc32:AA==\r\n\r\n".into(), coding, Some(2));
         let trailers = payload.trailers();
         assert_eq!(trailers.get("x-amz-checksum-crc32"), None);
-        assert_eq!(payload.read(100, &Memory::new(1 << 20)).await.unwrap(), "hi");
+        assert_eq!(payload.read(100, room()).await.unwrap(), "hi");
         assert_eq!(trailers.get("x-amz-checksum-crc32"), Some("AA=="));
     }
 
     #[tokio::test]
     async fn a_broken_body_and_a_sleeping_client_are_told_apart() {
         let broken = Body::from_stream(futures::stream::iter([Ok("a"), Err(std::io::Error::other("reset"))]));
-        let read = payload(broken, Coding::Plain, None).read(100, &Memory::new(1 << 20)).await;
+        let read = payload(broken, Coding::Plain, None).read(100, room()).await;
         assert!(matches!(read, Err(GatewayError::IncompleteBody)));
         let asleep = Body::from_stream(futures::stream::iter([Ok("a"), Err(httpd::Stalled)]));
-        let read = payload(asleep, Coding::Plain, None).read(100, &Memory::new(1 << 20)).await;
+        let read = payload(asleep, Coding::Plain, None).read(100, room()).await;
         assert!(matches!(read, Err(GatewayError::RequestTimeout)));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::binary;
 use crate::s3::S3;
+use futures::future::join_all;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -76,6 +77,49 @@ async fn slow_readers_cost_others_nothing_and_are_let_go() {
     assert_eq!(value(&ready, "flotilla_http_requests_refused_total", &[("port", "s3")]).await, 0.0);
     assert_eq!(value(&ready, "flotilla_http_requests_working_max", &[("port", "s3")]).await, 4.0);
     drop(readers);
+}
+
+/// Lists have memory of their own, and their address half of it: 8 of 16 MiB here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_that_nobody_takes_are_refused_at_last_and_nothing_else_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (process, ready, s3) =
+        start(dir.path(), "--s3-memory-bytes 8388608 --s3-transfer-idle-max 10m --s3-bytes-per-second-min 0");
+    s3.create_bucket().await.unwrap();
+    // A page of a MiB, as each `&` takes five bytes of it: more than sockets hold.
+    let keys: Vec<String> = (0..200).map(|n| format!("{n:03}{}", "&".repeat(1000))).collect();
+    for put in join_all(keys.iter().map(|key| s3.put(key, vec![7]))).await {
+        put.unwrap();
+    }
+    let list = || {
+        let mut list = send_head("GET", &s3.list_url(), "");
+        let mut status = [0; 12];
+        list.read_exact(&mut status).unwrap();
+        (String::from_utf8(status.to_vec()).unwrap(), list)
+    };
+    let mut lists = Vec::new();
+    loop {
+        let (status, stream) = list();
+        if status == "HTTP/1.1 503" {
+            break;
+        }
+        assert_eq!(status, "HTTP/1.1 200");
+        lists.push(stream);
+        assert!(lists.len() < 16, "there is no end\n{}", process.log());
+    }
+    assert!(lists.len() >= 4, "{} are there", lists.len());
+    assert!(value(&ready, "flotilla_http_bodies_refused_total", &[("port", "s3")]).await >= 1.0);
+    for _ in 0..4 {
+        s3.put("small", vec![7; 4096]).await.unwrap();
+        assert_eq!(s3.get("small").await.unwrap().map(|body| body.len()), Some(4096));
+    }
+    assert_eq!(value(&ready, "flotilla_client_memory_refused_total", &[]).await, 0.0);
+    drop(lists);
+    let give_up = Instant::now() + DEADLINE;
+    while list().0 != "HTTP/1.1 200" {
+        assert!(Instant::now() < give_up, "after they have left\n{}", process.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// As Node and Python's `http.client` do: all of the body is written before anything is read.

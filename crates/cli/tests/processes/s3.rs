@@ -47,6 +47,13 @@ impl S3 {
         get.sign(SIGNED_FOR)
     }
 
+    /// A list of the bucket's first thousand keys, as they are: not encoded.
+    pub(crate) fn list_url(&self) -> reqwest::Url {
+        let mut list = self.bucket.list_objects_v2(Some(&self.credentials));
+        list.query_mut().remove("encoding-type");
+        list.sign(SIGNED_FOR)
+    }
+
     pub(crate) fn head_url(&self, key: &str) -> reqwest::Url {
         self.bucket.head_object(Some(&self.credentials), key).sign(SIGNED_FOR)
     }

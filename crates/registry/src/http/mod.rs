@@ -13,16 +13,16 @@ pub use caller::Hosts;
 use crate::client::RegistryClient;
 use answer::Refused;
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::StreamExt;
+use httpd::{BodyMemory, Counters};
 use proto::{Code, Failure};
 use std::sync::{Arc, OnceLock};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The most bytes of one request's body: above the largest value, so that a value that is a little too large
 /// is refused in our words.
@@ -31,11 +31,20 @@ const BODY_BYTES_MAX: usize = 256 << 10;
 /// The most bytes of request bodies that come or are worked on, of all callers together.
 const BODIES_BYTES_MAX: usize = 32 << 20;
 
+/// The most bytes of answers that callers have not taken yet. The largest has 5.5 MiB, a page of 4 MiB of
+/// values in base64: one address has room for two of them.
+const ANSWERS_BYTES_MAX: usize = 32 << 20;
+
+/// The longest answer that needs no room: those about one instance or one small key.
+const SHORT_BYTES: usize = 16 << 10;
+
 /// The client to ask, once the process knows whom.
 pub type Slot = Arc<OnceLock<RegistryClient>>;
 
-/// Everything below `/v1`, for whoever asks under one of `hosts`.
-pub fn router(slot: Slot, hosts: Hosts) -> Router {
+/// Everything below `/v1`, for whoever asks under one of `hosts`, at the port with these counters.
+pub fn router(slot: Slot, hosts: Hosts, counters: &Arc<Counters>) -> Router {
+    let bodies = BodyMemory::new(BODIES_BYTES_MAX, counters.clone());
+    let answers = BodyMemory::new(ANSWERS_BYTES_MAX, counters.clone());
     Router::new()
         .route("/v1/registry/services", get(services::list))
         .route("/v1/registry/services/{service}", get(services::instances))
@@ -47,7 +56,8 @@ pub fn router(slot: Slot, hosts: Hosts) -> Router {
         .route("/v1/kv", get(keys::get_all).delete(keys::delete_all))
         .route("/v1/kv/", get(keys::get_all).delete(keys::delete_all))
         .route("/v1/kv/{*key}", get(keys::get).put(keys::put).post(keys::renew).delete(keys::delete))
-        .layer(from_fn_with_state(Arc::new(Semaphore::new(BODIES_BYTES_MAX)), gathered))
+        .layer(from_fn_with_state(bodies, gathered))
+        .layer(from_fn_with_state(answers, kept))
         .layer(from_fn_with_state(hosts, caller::of_ours))
         .layer(map_response(closes_when_unread))
         .with_state(slot)
@@ -67,10 +77,18 @@ fn closing(mut response: Response) -> Response {
     response
 }
 
-/// Gathers a request's body, in room that is taken as it comes and kept until the request is answered.
-async fn gathered(State(room): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+/// Gathers a request's body, in room that is taken as it comes and kept until the request is answered. Where
+/// it means nothing it is left unread: a long poll would keep its room for as long as it waits.
+async fn gathered(State(memory): State<BodyMemory>, request: Request, next: Next) -> Response {
+    let mut room = memory.room(request.extensions().get());
     let (parts, body) = request.into_parts();
-    let (mut all, mut taken) = (Vec::new(), None::<OwnedSemaphorePermit>);
+    if !matches!(parts.method, Method::PUT | Method::POST) {
+        let is_unread = !body.is_end_stream();
+        drop(body);
+        let response = next.run(Request::from_parts(parts, Body::empty())).await;
+        return if is_unread { closing(response) } else { response };
+    }
+    let mut all = Vec::new();
     let mut pieces = body.into_data_stream();
     while let Some(piece) = pieces.next().await {
         let Ok(piece) = piece else { return closing(StatusCode::BAD_REQUEST.into_response()) };
@@ -78,17 +96,31 @@ async fn gathered(State(room): State<Arc<Semaphore>>, request: Request, next: Ne
             let why = format!("a body may have {BODY_BYTES_MAX} bytes");
             return Refused::from(Failure::new(Code::TooLarge, why)).into_response();
         }
-        let Ok(room) = room.clone().try_acquire_many_owned(piece.len() as u32) else {
-            let why = format!("bodies on their way have taken all {BODIES_BYTES_MAX} bytes that there are");
-            return closing(Refused::from(Failure::new(Code::Busy, why)).into_response());
-        };
-        all.extend_from_slice(&piece);
-        match &mut taken {
-            Some(taken) => taken.merge(room),
-            None => taken = Some(room),
+        if let Err(why) = room.hold(all.len() + piece.len()) {
+            return closing(Refused::from(Failure::new(Code::Busy, why.to_string())).into_response());
         }
+        all.extend_from_slice(&piece);
     }
     next.run(Request::from_parts(parts, Body::from(all))).await
+}
+
+/// Keeps room for a long answer until its caller has taken it, whoever takes it slowly.
+async fn kept(State(memory): State<BodyMemory>, request: Request, next: Next) -> Response {
+    let mut room = memory.room(request.extensions().get());
+    let response = next.run(request).await;
+    // Answers are made as a whole, so that their length is known.
+    let bytes = response.body().size_hint().lower() as usize;
+    if bytes <= SHORT_BYTES {
+        return response;
+    }
+    if let Err(why) = room.hold(bytes) {
+        return Refused::from(Failure::new(Code::Busy, why.to_string())).into_response();
+    }
+    let (parts, body) = response.into_parts();
+    match to_bytes(body, bytes).await {
+        Ok(answer) => Response::from_parts(parts, Body::from(room.of(answer))),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }
 
 /// The client of a process; an error while it has none.
@@ -100,38 +132,99 @@ fn client(slot: &Slot) -> Result<RegistryClient, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::body::to_bytes;
-    use futures::stream;
+    use axum::routing::any;
+    use futures::{FutureExt, stream};
+    use std::net::SocketAddr;
     use tower::ServiceExt;
+
+    /// A request from an address, under a name that is ours.
+    fn request(method: Method, path: &str, from: &str, body: Body) -> Request {
+        let peer = SocketAddr::new(from.parse().unwrap(), 5);
+        let request = Request::builder().method(method).uri(path).header("host", "localhost").extension(peer);
+        request.body(body).unwrap()
+    }
+
+    async fn text(response: Response) -> String {
+        let body = to_bytes(response.into_body(), 1000).await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
 
     /// Without this limit a thousand connections with sixteen requests each held four GiB, for an address
     /// that nobody knows.
     #[tokio::test]
     async fn a_body_for_which_there_is_no_room_is_refused_and_one_of_which_nothing_comes_takes_none() {
-        let router = router(Slot::default(), Hosts::default());
-        let put = |pieces: Vec<Vec<u8>>| {
+        let router = router(Slot::default(), Hosts::default(), &Arc::default());
+        let put = |from: &str, pieces: Vec<Vec<u8>>| {
             let pieces = stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>));
             let body = Body::from_stream(pieces.chain(stream::pending()));
-            let request = Request::put("/v1/kv/a").header("host", "localhost").body(body).unwrap();
-            Box::pin(router.clone().oneshot(request))
+            Box::pin(router.clone().oneshot(request(Method::PUT, "/v1/kv/a", from, body)))
         };
-        let mut others: Vec<_> = (0..BODIES_BYTES_MAX / BODY_BYTES_MAX)
-            .flat_map(|_| [put(vec![]), put(vec![vec![b'x'; BODY_BYTES_MAX]])])
+        let mut others: Vec<_> = (0..BODIES_BYTES_MAX / 2 / BODY_BYTES_MAX)
+            .flat_map(|_| [put("10.0.0.1", vec![]), put("10.0.0.1", vec![vec![b'x'; BODY_BYTES_MAX]])])
             .collect();
         for other in &mut others {
             assert!(futures::poll!(other).is_pending());
         }
-        let refused = put(vec![vec![b'x']]).await.unwrap();
+        let refused = put("10.0.0.1", vec![vec![b'x']]).await.unwrap();
         assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(refused.headers()[header::CONNECTION], "close");
-        let why = to_bytes(refused.into_body(), 1000).await.unwrap();
-        assert!(std::str::from_utf8(&why).unwrap().contains("on their way"), "{why:?}");
+        let why = text(refused).await;
+        assert!(why.contains("on their way"), "{why}");
+        let put_x = |from: &str| request(Method::PUT, "/v1/kv/a", from, Body::from("x"));
+        let of_another = router.clone().oneshot(put_x("10.0.0.2")).await.unwrap();
+        assert!(text(of_another).await.contains("starting"));
         others.pop();
-        let request = Request::put("/v1/kv/a").header("host", "localhost").body(Body::from("x")).unwrap();
-        let let_in = router.clone().oneshot(request).await.unwrap();
-        let let_in = to_bytes(let_in.into_body(), 1000).await.unwrap();
-        assert!(std::str::from_utf8(&let_in).unwrap().contains("starting"), "{let_in:?}");
-        let too_large = put(vec![vec![b'x'; BODY_BYTES_MAX + 1]]).await.unwrap();
+        let let_in = router.clone().oneshot(put_x("10.0.0.1")).await.unwrap();
+        assert!(text(let_in).await.contains("starting"));
+        let too_large = put("10.0.0.1", vec![vec![b'x'; BODY_BYTES_MAX + 1]]).await.unwrap();
         assert_eq!(too_large.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    /// A hundred and twenty-eight long polls had all the room that there is for bodies, ten minutes long.
+    #[tokio::test]
+    async fn a_body_of_a_read_or_a_deletion_is_left_unread() {
+        let router = router(Slot::default(), Hosts::default(), &Arc::default());
+        for method in [Method::GET, Method::DELETE] {
+            let endless = || Body::from_stream(stream::pending::<Result<Vec<u8>, std::io::Error>>());
+            let with_body = request(method.clone(), "/v1/kv/a?index=7&wait=600s", "10.0.0.1", endless());
+            let answered = router.clone().oneshot(with_body).now_or_never();
+            let answered = answered.expect("the body is not waited for").unwrap();
+            assert_eq!(answered.headers()[header::CONNECTION], "close");
+            assert!(text(answered).await.contains("starting"));
+            let without = request(method, "/v1/kv/a", "10.0.0.1", Body::empty());
+            let answered = router.clone().oneshot(without).await.unwrap();
+            assert!(!answered.headers().contains_key(header::CONNECTION));
+        }
+    }
+
+    /// A thousand callers who took nothing of what they had asked for held 5.5 GiB.
+    #[tokio::test]
+    async fn answers_that_nobody_takes_have_one_room_and_an_address_half_of_it() {
+        let memory = BodyMemory::new(8 * SHORT_BYTES, Arc::default());
+        let router = Router::new()
+            .route("/long", any(async || "x".repeat(2 * SHORT_BYTES)))
+            .route("/short", any(async || "x".repeat(SHORT_BYTES)))
+            .layer(from_fn_with_state(memory.clone(), kept));
+        let get = async |path: &str, from: &str| {
+            let asked = request(Method::GET, path, from, Body::empty());
+            router.clone().oneshot(asked).await.unwrap()
+        };
+        let taken = [get("/long", "10.0.0.1").await, get("/long", "10.0.0.1").await];
+        assert!(taken.iter().all(|answer| answer.status() == StatusCode::OK));
+        let refused = get("/long", "10.0.0.1").await;
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+        assert!(text(refused).await.contains("BUSY"));
+        assert_eq!(get("/short", "10.0.0.1").await.status(), StatusCode::OK);
+        assert_eq!(get("/long", "10.0.0.2").await.status(), StatusCode::OK);
+        // A slice of an answer that is on its way has the room of the whole.
+        let [first, second] = taken;
+        drop(second);
+        let mut pieces = first.into_body().into_data_stream();
+        let slice = pieces.next().await.unwrap().unwrap().slice(..1);
+        drop(pieces);
+        assert_eq!(memory.bytes_in_use(), 2 * SHORT_BYTES);
+        drop(slice);
+        assert_eq!(memory.bytes_in_use(), 0);
     }
 }

@@ -25,8 +25,8 @@ use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use bytes::Bytes;
-use client::Memory;
 use hosts::{Addressing, Hosts};
+use httpd::{BodyMemory, Room};
 use md5::{Digest, Md5};
 use nothing::{is_sum_of_nothing, take_sums_of_nothing};
 use operations::{Operation, Scope, Sums};
@@ -82,7 +82,7 @@ pub(crate) struct Admission {
     keys: KeyPair,
     hosts: Hosts,
     /// The memory that documents take while they come and are worked on.
-    memory: Memory,
+    documents: BodyMemory,
 }
 
 /// A request as the protocol layer may have it.
@@ -99,13 +99,9 @@ pub(crate) enum AdmittedBody {
 }
 
 impl Admission {
-    pub(crate) fn new(options: &GatewayOptions, memory: Memory) -> Admission {
+    pub(crate) fn new(options: &GatewayOptions, documents: BodyMemory) -> Admission {
         let (access_key, secret_key) = (options.access_key.clone(), options.secret_key.clone());
-        Admission { keys: KeyPair { access_key, secret_key }, hosts: Hosts::new(&options.domains), memory }
-    }
-
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
+        Admission { keys: KeyPair { access_key, secret_key }, hosts: Hosts::new(&options.domains), documents }
     }
 
     /// Decides on a request. Reads a body only where the request is signed, is an operation, and that
@@ -164,7 +160,8 @@ impl Admission {
             }
             operations::Body::Xml { .. } => {
                 let payload = payload(&parts, body, progress, verified)?;
-                AdmittedBody::Document(document(operation, &parts.headers, payload, &self.memory).await?)
+                let room = self.documents.room(parts.extensions.get());
+                AdmittedBody::Document(document(operation, &parts.headers, payload, room).await?)
             }
         };
         hand_over(&mut parts, &body);
@@ -479,15 +476,10 @@ fn parse_length(length: &str) -> Result<u64> {
 
 /// Reads a document, compares it with the checksums that were said of it, and refuses elements that the
 /// protocol layer would leave out.
-async fn document(
-    operation: &Operation,
-    headers: &HeaderMap,
-    payload: Payload,
-    memory: &Memory,
-) -> Result<Bytes> {
+async fn document(operation: &Operation, headers: &HeaderMap, payload: Payload, room: Room) -> Result<Bytes> {
     let operations::Body::Xml { bytes_max, elements, sums } = operation.body else { return Ok(Bytes::new()) };
     let trailers = payload.trailers();
-    let document = payload.read(bytes_max, memory).await?;
+    let document = payload.read(bytes_max, room).await?;
     if let Some(md5) = text(headers, "content-md5")?
         && decode_md5(md5)? != <[u8; 16]>::from(Md5::digest(&document))
     {
@@ -564,8 +556,8 @@ mod tests {
         assert!(check("accept", &["host"]) && check("x-amz-content-sha256", &["host"]));
     }
 
-    fn memory() -> Memory {
-        Memory::new(8 << 20)
+    fn memory() -> BodyMemory {
+        BodyMemory::new(8 << 20, Arc::default())
     }
 
     /// A request, signed in its headers unless it brings a signature, and what of its body was read.
@@ -1017,7 +1009,7 @@ mod tests {
             .admit(parts, Body::new(body), progress, NOW, &mut told)
             .await?;
         let AdmittedBody::Data(payload) = admitted.body else { panic!("an object has data") };
-        payload.read(1 << 20, &memory()).await
+        payload.read(1 << 20, memory().room(None)).await
     }
 
     #[tokio::test]

@@ -31,9 +31,10 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_RANGE, HOST};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use client::{Client, ClientError};
+use client::Client;
 use gateway::Gateway;
 use get::PartOf;
+use httpd::{BodyMemory, NoRoom, Room};
 use probes::Lacking;
 use s3s::dto::*;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -48,18 +49,19 @@ use types::{Clock, SystemClock};
 #[derive(Clone)]
 pub(crate) struct Protocol {
     admission: Arc<Admission>,
+    documents: BodyMemory,
     service: S3Service,
 }
 
 impl Protocol {
     /// Builds the way in. The protocol layer gets no keys: signatures are verified before it, and it never
     /// sees one.
-    pub(crate) fn new(client: Client, options: &GatewayOptions) -> Protocol {
-        let admission = Admission::new(options, client.memory().clone());
+    pub(crate) fn new(client: Client, options: &GatewayOptions, documents: BodyMemory) -> Protocol {
+        let admission = Admission::new(options, documents.clone());
         let gateway =
             Gateway { client, region: options.region.clone(), seen_buckets: SeenBuckets::default() };
         let service = S3ServiceBuilder::new(gateway).build();
-        Protocol { admission: Arc::new(admission), service }
+        Protocol { admission: Arc::new(admission), documents, service }
     }
 
     pub(crate) async fn call(
@@ -69,11 +71,15 @@ impl Protocol {
         told: &mut Told,
     ) -> Response {
         let (parts, body) = request.into_parts();
+        let mut room = self.documents.room(parts.extensions.get());
         let now = now();
         let admitted = match self.admission.admit(parts, body, progress.clone(), now, told).await {
             Ok(admitted) => admitted,
             Err(refusal) => return document(refusal),
         };
+        if let Err(refusal) = hold_beforehand(&mut room, admitted.operation) {
+            return document(refusal.into());
+        }
         let body = match admitted.body {
             AdmittedBody::Empty => s3s::Body::empty(),
             AdmittedBody::Document(document) => s3s::Body::from(document),
@@ -91,7 +97,7 @@ impl Protocol {
                 if is_part && admitted.operation == "HeadObject" {
                     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
                 }
-                self.in_room(xml::mend(response)).await
+                in_room(room, xml::mend(response))
             }
             Err(error) => {
                 let why: Box<dyn std::error::Error + Send + Sync> = error.into();
@@ -100,22 +106,43 @@ impl Protocol {
             }
         }
     }
-
-    /// Gives a long document room until its client has taken it, or asks that to come later.
-    async fn in_room(&self, response: Response<Bytes>) -> Response {
-        let bytes = response.body().len();
-        if bytes <= SHORT_BYTES {
-            return response.map(Body::from);
-        }
-        match self.admission.memory().take(bytes).await {
-            Ok(room) => response.map(|document| Body::from(room.of(document))),
-            Err(refusal) => document(ClientError::from(refusal).into()),
-        }
-    }
 }
+
+/// The operations whose answers may be long.
+const LONG_ANSWERS: &[&str] = &[
+    "DeleteObjects",
+    "GetObjectAttributes",
+    "ListBuckets",
+    "ListMultipartUploads",
+    "ListObjectVersions",
+    "ListObjects",
+    "ListObjectsV2",
+    "ListParts",
+];
+
+/// The room that such an operation has before it is begun: for a thousand keys of 250 bytes. OM's answer is
+/// waited for in it; one that is longer as a document takes the rest when it is made, which nothing waits for.
+const LONG_ANSWER_BYTES: usize = 512 << 10;
 
 /// The longest document that needs no room: errors have less, and lists of a few keys.
 const SHORT_BYTES: usize = 16 << 10;
+
+/// Takes room for an answer that may be long before anything is done for it.
+fn hold_beforehand(room: &mut Room, operation: &str) -> Result<(), NoRoom> {
+    if LONG_ANSWERS.contains(&operation) { room.hold(LONG_ANSWER_BYTES) } else { Ok(()) }
+}
+
+/// Keeps a long document's room until its client has taken it, or asks that to come later.
+fn in_room(mut room: Room, response: Response<Bytes>) -> Response {
+    let bytes = response.body().len();
+    if bytes <= SHORT_BYTES {
+        return response.map(Body::from);
+    }
+    match room.hold(bytes) {
+        Ok(()) => response.map(|document| Body::from(room.of(document))),
+        Err(refusal) => document(refusal.into()),
+    }
+}
 
 /// The time by the machine's clock, as signatures are dated by those of clients.
 fn now() -> OffsetDateTime {
@@ -411,5 +438,56 @@ impl S3 for Gateway {
         req: S3Request<ListObjectVersionsInput>,
     ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
         answer(self.versions_list(req.input).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    /// The longest list: a thousand keys of 1024 characters of which each is a reference.
+    const LONGEST_BYTES: usize = 5 << 20;
+
+    fn answer(mut room: Room, bytes: usize) -> Response {
+        match hold_beforehand(&mut room, "ListObjectsV2") {
+            Ok(()) => in_room(room, Response::new(Bytes::from(vec![b'x'; bytes]))),
+            Err(refusal) => document(refusal.into()),
+        }
+    }
+
+    /// A hundred and fifty lists that were read slowly had all of a gateway's memory, and every upload,
+    /// download and list of anybody was told to come later, for an hour.
+    #[test]
+    fn lists_that_nobody_takes_leave_half_of_the_memory_for_documents_to_other_addresses() {
+        let documents = BodyMemory::new(8 * LONGEST_BYTES, Arc::default());
+        let list = |from: SocketAddr, bytes| answer(documents.room(Some(&from)), bytes);
+        let [slow, other] = ["10.0.0.1:1", "10.0.0.2:1"].map(|address| address.parse().unwrap());
+        let mut taken: Vec<Response> = (0..4).map(|_| list(slow, LONGEST_BYTES)).collect();
+        assert!(taken.iter().all(|answer| answer.status() == StatusCode::OK));
+        let refused = list(slow, 0);
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "before it is done");
+        assert_eq!(list(other, LONGEST_BYTES).status(), StatusCode::OK);
+        taken.pop();
+        // One that turns out to be longer than what is left is refused then, and keeps nothing.
+        assert_eq!(list(slow, LONGEST_BYTES + 1).status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(list(slow, LONGEST_BYTES).status(), StatusCode::OK);
+        assert_eq!(documents.bytes_in_use(), 3 * LONGEST_BYTES, "room goes back down to what is kept");
+        drop(taken);
+        assert_eq!(documents.bytes_in_use(), 0);
+        let short = list(slow, SHORT_BYTES);
+        assert_eq!((short.status(), documents.bytes_in_use()), (StatusCode::OK, 0));
+    }
+
+    #[test]
+    fn operations_with_short_answers_are_begun_without_room() {
+        let documents = BodyMemory::new(0, Arc::default());
+        let mut room = documents.room(None);
+        assert!(hold_beforehand(&mut room, "ListObjects").is_err());
+        for operation in ["PutObject", "GetObject", "CompleteMultipartUpload", "HeadBucket"] {
+            assert!(hold_beforehand(&mut room, operation).is_ok(), "{operation}");
+        }
+        let names: Vec<_> = crate::admission::operation_names().collect();
+        assert!(LONG_ANSWERS.iter().all(|long| names.contains(long)), "{names:?}");
     }
 }

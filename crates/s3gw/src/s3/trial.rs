@@ -10,11 +10,12 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{Request, StatusCode};
 use bytes::Bytes;
-use client::Memory;
+use httpd::BodyMemory;
 use s3s::S3;
 use s3s::dto::Range;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use std::ops::Range as ByteRange;
+use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// The gateway's way in without a cluster behind it, for who looks for requests that do harm there
@@ -47,7 +48,7 @@ impl S3 for Nobody {}
 impl Trial {
     pub fn new(options: &GatewayOptions) -> Trial {
         Trial {
-            admission: Admission::new(options, Memory::new(MEMORY_BYTES)),
+            admission: Admission::new(options, BodyMemory::new(MEMORY_BYTES, Arc::default())),
             service: S3ServiceBuilder::new(Nobody).build(),
         }
     }
