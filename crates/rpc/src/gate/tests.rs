@@ -10,6 +10,8 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper_util::rt::TokioIo;
 use proto::{Code, Failure};
 use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -25,7 +27,7 @@ use tower::{ServiceExt, service_fn};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A service that reads all that it is asked with, and says how that went; or answers with a MiB.
+/// A service that reads all that it is asked with, and says how that went; or answers with a MiB, or reads nothing.
 #[derive(Clone)]
 struct Reads;
 
@@ -52,6 +54,9 @@ impl Service<Request<Body>> for Reads {
                 let message = http_body::Frame::data(Bytes::from(vec![7; MIB]));
                 let frames = stream::iter([message, http_body::Frame::trailers(ok)]).map(Ok::<_, Status>);
                 return Ok(Response::new(Body::new(StreamBody::new(frames))));
+            }
+            if request.uri().path().ends_with("/Never") {
+                std::future::pending::<()>().await;
             }
             let read = request.into_body().collect().await;
             Ok(read.err().unwrap_or_else(|| Status::ok("")).into_http())
@@ -159,4 +164,30 @@ async fn answers_that_nobody_takes_have_their_room_and_their_time_over_http2() {
     for answer in both {
         assert_eq!(taken(answer).await, Ok(MIB), "the room is free");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn little_comes_over_http2_that_is_not_read() {
+    const PIECE_BYTES: usize = 16 << 10;
+    const CALLS: usize = 20;
+    let gate = Gate::new(GateOptions::default());
+    let channel = connected(&gate).await;
+    let pieces = Arc::<AtomicUsize>::default();
+    let calls: Vec<_> = (0..CALLS)
+        .map(|_| {
+            let counted = pieces.clone();
+            let frames = stream::repeat_with(move || {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Ok::<_, Status>(http_body::Frame::data(Bytes::from(vec![7; PIECE_BYTES])))
+            });
+            let request = Request::post("/reads.Reads/Never").body(Body::new(StreamBody::new(frames)));
+            tokio::spawn(channel.clone().oneshot(request.unwrap()))
+        })
+        .collect();
+    // Time passes once nobody has anything to do.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Two pieces of a call are with its sender.
+    let bytes = pieces.load(Ordering::Relaxed) * PIECE_BYTES;
+    assert!((256 << 10..(256 << 10) + 2 * CALLS * PIECE_BYTES).contains(&bytes), "{bytes} bytes");
+    drop(calls);
 }
