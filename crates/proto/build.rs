@@ -44,7 +44,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for service in &file.service {
             for method in &service.method {
                 let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
-                methods.push((path, method.input_type().to_owned(), method.output_type().to_owned()));
+                let (input, output) = (method.input_type().to_owned(), method.output_type().to_owned());
+                methods.push((path, input, output, method.client_streaming()));
             }
         }
     }
@@ -65,15 +66,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         writeln!(shapes, "    Shape {{ name: {name:?}, parts: &[{fields}] }},")?;
     }
-    shapes.push_str("];\n\n/// By path: the message that is asked with.\npub(crate) static METHODS: &[(&str, usize)] = &[\n");
+    shapes.push_str("];\n\n/// In the order of their paths.\npub(crate) static METHODS: &[Method] = &[\n");
     methods.sort();
-    for (path, input, _) in &methods {
-        writeln!(shapes, "    ({path:?}, {}),", numbers[input])?;
+    for (path, input, _, takes_stream) in &methods {
+        let asked = numbers[input];
+        writeln!(shapes, "    Method {{ path: {path:?}, asked: {asked}, takes_stream: {takes_stream} }},")?;
     }
     shapes.push_str("];\n");
 
     let mut decoders = String::new();
-    for (path, input, _) in &methods {
+    for (path, input, ..) in &methods {
         writeln!(decoders, "    ({path:?}, decode_as::<crate{}>),", input.replace('.', "::"))?;
     }
     write!(
@@ -81,8 +83,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "type Decode = fn(&[u8]) -> Result<(), Failure>;\n\nstatic DECODERS: &[(&str, Decode)] = &[\n{decoders}];\n\n"
     )?;
 
-    let inputs: Vec<&String> = methods.iter().map(|(_, input, _)| input).collect();
-    let mut carried: Vec<&String> = methods.iter().flat_map(|(_, input, output)| [input, output]).collect();
+    let inputs: Vec<&String> = methods.iter().map(|(_, input, ..)| input).collect();
+    let mut carried: Vec<&String> =
+        methods.iter().flat_map(|(_, input, output, _)| [input, output]).collect();
     carried.sort();
     carried.dedup();
     for name in carried {

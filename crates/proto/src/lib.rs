@@ -35,7 +35,7 @@ pub use cluster::{ClusterGuard, Guarded, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};
 pub use data_server::{Answering, CarriesData, DataServer};
 pub use error::{Code, Failure, Retry};
-pub use limits::{MessageLimit, SMALL, decode_asked};
+pub use limits::{MessageLimit, SMALL, decode_asked, takes_stream};
 pub use naming::Naming;
 pub use read_pieces::ReadPieces;
 pub use request_id::{RequestId, as_request, request_of};

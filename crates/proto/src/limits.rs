@@ -78,6 +78,27 @@ pub(crate) enum Part {
     Numbers,
 }
 
+/// A method that a server is asked by.
+pub(crate) struct Method {
+    path: &'static str,
+    /// The number of the message that is asked with, in [`SHAPES`].
+    asked: usize,
+    /// Whether it is asked with a stream of these, and not with one.
+    takes_stream: bool,
+}
+
+impl Method {
+    fn at(path: &str) -> Option<&'static Method> {
+        let at = METHODS.binary_search_by_key(&path, |method| method.path).ok()?;
+        Some(&METHODS[at])
+    }
+}
+
+/// Whether the method at this path is asked with a stream of messages. No other call has more than one.
+pub fn takes_stream(path: &str) -> bool {
+    Method::at(path).is_some_and(|method| method.takes_stream)
+}
+
 /// A message that a call carries.
 pub(crate) trait Carried {
     /// The number of its shape in [`SHAPES`], for what a server is asked with.
@@ -102,13 +123,12 @@ impl MessageLimit {
 
     /// The limit of what the method at this path is asked with; `None`: there is no such method.
     pub fn of_method(path: &str) -> Option<MessageLimit> {
-        let at = METHODS.binary_search_by_key(&path, |(path, _)| *path).ok()?;
-        Some(MessageLimit::of(&SHAPES[METHODS[at].1]))
+        Some(MessageLimit::of(&SHAPES[Method::at(path)?.asked]))
     }
 
     /// The limits of all methods, in the order of their paths.
     pub fn of_all() -> impl Iterator<Item = (&'static str, MessageLimit)> {
-        METHODS.iter().map(|(path, shape)| (*path, MessageLimit::of(&SHAPES[*shape])))
+        METHODS.iter().map(|method| (method.path, MessageLimit::of(&SHAPES[method.asked])))
     }
 }
 
@@ -211,12 +231,24 @@ mod tests {
     #[test]
     fn each_name_is_that_of_a_message_some_method_is_asked_with() {
         for (name, _) in LARGER {
-            assert!(METHODS.iter().any(|(_, shape)| SHAPES[*shape].name == *name), "{name}");
+            assert!(METHODS.iter().any(|method| SHAPES[method.asked].name == *name), "{name}");
         }
         assert_eq!(MessageLimit::of_method("/flotilla.raft.v1.RaftTransport/Vote"), Some(SMALL));
         let appends = MessageLimit::of_method("/flotilla.raft.v1.RaftTransport/Append");
         assert_eq!(appends.map(|limit| limit.bytes_max), Some(crate::MESSAGE_BYTES_MAX));
         assert_eq!(MessageLimit::of_method("/flotilla.raft.v1.RaftTransport/Nothing"), None);
+    }
+
+    #[test]
+    fn a_method_takes_a_stream_where_its_service_says_so() {
+        for path in [crate::messages::WRITE, crate::messages::APPEND, crate::messages::SNAPSHOT] {
+            assert!(takes_stream(path), "{path}");
+        }
+        for path in [crate::messages::READ, "/flotilla.scm.v1.Scm/Heartbeat", "/flotilla.scm.v1.Scm/Nothing"]
+        {
+            assert!(!takes_stream(path), "{path}");
+        }
+        assert!(MessageLimit::of_method("/flotilla.scm.v1.Scm/Heartbeat").is_some());
     }
 
     /// Eight MiB of empty heartbeats became 590 MiB.

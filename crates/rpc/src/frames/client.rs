@@ -163,7 +163,7 @@ impl Connection {
             counts.ended(ended.end()).count();
             io::Error::new(io::ErrorKind::InvalidData, ended)
         })?;
-        let wire = Arc::new(Wire::new(windows, peer, counts.clone()));
+        let wire = Arc::new(Wire::new(windows, peer, None, counts.clone()));
         let (input, output) = tcp.into_split();
         let mut tasks = JoinSet::new();
         let (reader, address) = (wire.clone(), address.to_owned());

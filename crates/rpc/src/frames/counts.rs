@@ -56,6 +56,8 @@ pub struct FrameCounts {
     pub writes: Counter,
     /// Answers that were given up, as their callers took nothing of them.
     pub answers_not_taken: Counter,
+    /// Calls that were given up, as they were sent more than they read.
+    pub calls_unread: Counter,
     ended: [Counter; End::ALL.len()],
 }
 

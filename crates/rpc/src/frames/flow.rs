@@ -52,6 +52,11 @@ impl Flow {
         Ok(())
     }
 
+    /// The bytes that came and were not taken here.
+    pub(super) fn untaken(&self) -> u32 {
+        self.window_max - self.window - self.owed
+    }
+
     /// Notes that something came that takes so much of the window.
     pub(super) fn came(&mut self, cost: u32) -> Result<(), Malformed> {
         self.window = self.window.checked_sub(cost).ok_or(Malformed::Window)?;
@@ -117,8 +122,8 @@ mod tests {
     fn room_is_given_back_by_halves_and_at_once_where_a_frame_might_wait() {
         let mut large = Flow::new(16 * MIB, 0);
         large.came(8 * MIB).unwrap();
-        assert_eq!(large.taken(8 * MIB - 1), None);
-        assert_eq!(large.taken(1), Some(8 * MIB));
+        assert_eq!((large.untaken(), large.taken(8 * MIB - 1)), (8 * MIB, None));
+        assert_eq!((large.untaken(), large.taken(1), large.untaken()), (1, Some(8 * MIB), 0));
         large.came(16 * MIB).unwrap();
         assert_eq!(large.came(1), Err(Malformed::Window));
         assert_eq!(large.taken(65), Some(65));

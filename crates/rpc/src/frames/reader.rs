@@ -12,8 +12,7 @@ use tokio::time::Instant;
 /// sends much.
 const READ_BYTES_MIN: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
-/// The most bytes of a payload that is copied out of what was read: a part of that would keep all of it in
-/// memory.
+/// The most bytes of a payload that is always copied out of what was read: a part of that costs more by itself.
 const COPIED_BYTES_MAX: usize = 4 << 10;
 /// The bytes of a frame that must have come before all of its memory is taken: a sixteenth of that at least.
 const BELIEVED_BYTES: usize = 64 << 10;
@@ -65,7 +64,7 @@ pub(super) trait Side {
 
 /// Reads frames until the connection ends.
 pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin, side: &mut S) -> Ended {
-    let mut frames = Frames { wire, side, buffer: BytesMut::new() };
+    let mut frames = Frames { wire, side, buffer: Buffer::default() };
     let (mut read_bytes, mut missing) = (READ_BYTES_MIN, 0);
     let mut heard = Instant::now();
     let mut look = std::pin::pin!(tokio::time::sleep_until(heard + PING_INTERVAL));
@@ -73,7 +72,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
         if S::HOLDS_BACK && !wire.has_room(SILENCE_MAX).await {
             return Ended::Deaf(SILENCE_MAX);
         }
-        let room = frames.buffer.capacity() - frames.buffer.len();
+        let room = frames.buffer.bytes.capacity() - frames.buffer.bytes.len();
         if missing > 0 && room < missing {
             // A large frame comes into memory of its own.
             frames.buffer.reserve(missing);
@@ -82,7 +81,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
         }
         let read = tokio::select! {
             biased;
-            read = input.read_buf(&mut frames.buffer) => read,
+            read = input.read_buf(&mut frames.buffer.bytes) => read,
             () = look.as_mut() => {
                 let now = Instant::now();
                 let silent = now - heard;
@@ -105,7 +104,9 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
         };
         heard = Instant::now();
         read_bytes = match count {
-            _ if frames.buffer.len() == frames.buffer.capacity() => (read_bytes * 4).min(READ_BYTES_MAX),
+            _ if frames.buffer.bytes.len() == frames.buffer.bytes.capacity() => {
+                (read_bytes * 4).min(READ_BYTES_MAX)
+            }
             few if few < read_bytes / 8 => (read_bytes / 2).max(READ_BYTES_MIN),
             _ => read_bytes,
         };
@@ -116,39 +117,59 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
     }
 }
 
-fn take_payload(buffer: &mut BytesMut, bytes: usize) -> Bytes {
-    if bytes > COPIED_BYTES_MAX {
-        return buffer.split_to(bytes).freeze();
+/// Bytes that were read.
+#[derive(Default)]
+struct Buffer {
+    bytes: BytesMut,
+    /// The bytes of the memory that these are a part of.
+    memory_bytes: usize,
+}
+
+impl Buffer {
+    /// Makes room for `more`: in new memory, unless it is free again where small frames come. A large frame has memory
+    /// of its own.
+    fn reserve(&mut self, more: usize) {
+        if self.memory_bytes < 2 * READ_BYTES_MAX && self.bytes.try_reclaim(more) {
+            return;
+        }
+        let mut bytes = BytesMut::with_capacity(self.bytes.len() + more);
+        bytes.extend_from_slice(&self.bytes);
+        *self = Buffer { memory_bytes: bytes.capacity(), bytes };
     }
-    // The payload is copied by hand: `copy_to_bytes` of this buffer would give a part of it.
-    let payload = Bytes::copy_from_slice(&buffer[..bytes]);
-    buffer.advance(bytes);
-    payload
+
+    /// Takes the payload that is here. A part of what was read keeps all of that in memory, so what is less than half
+    /// of it is copied: nobody holds more than twice what is counted.
+    fn take_payload(&mut self, bytes: usize) -> Bytes {
+        if bytes > COPIED_BYTES_MAX && 2 * bytes >= self.memory_bytes {
+            return self.bytes.split_to(bytes).freeze();
+        }
+        // The payload is copied by hand: `copy_to_bytes` of this buffer would give a part of it.
+        let payload = Bytes::copy_from_slice(&self.bytes[..bytes]);
+        self.bytes.advance(bytes);
+        payload
+    }
 }
 
 struct Frames<'a, S> {
     wire: &'a Wire,
     side: &'a mut S,
-    buffer: BytesMut,
+    buffer: Buffer,
 }
 
 impl<S: Side> Frames<'_, S> {
     /// Takes all whole frames; answers how many bytes to ask for next.
     fn take_all(&mut self) -> Result<usize, Malformed> {
         loop {
-            let Some(head) = self.buffer.first_chunk::<HEAD_BYTES>() else { return Ok(0) };
+            let here = self.buffer.bytes.len();
+            let Some(head) = self.buffer.bytes.first_chunk::<HEAD_BYTES>() else { return Ok(0) };
             let head = Head::decode(head)?;
-            let missing = (HEAD_BYTES + head.bytes as usize).saturating_sub(self.buffer.len());
+            let missing = (HEAD_BYTES + head.bytes as usize).saturating_sub(here);
             if missing > 0 {
                 // What was announced gets its memory when a part of it came.
-                return Ok(if self.buffer.len() >= BELIEVED_BYTES {
-                    missing
-                } else {
-                    missing.min(BELIEVED_BYTES)
-                });
+                return Ok(if here >= BELIEVED_BYTES { missing } else { missing.min(BELIEVED_BYTES) });
             }
-            self.buffer.advance(HEAD_BYTES);
-            let payload = take_payload(&mut self.buffer, head.bytes as usize);
+            self.buffer.bytes.advance(HEAD_BYTES);
+            let payload = self.buffer.take_payload(head.bytes as usize);
             self.take(head, payload)?;
         }
     }
@@ -181,15 +202,37 @@ mod tests {
 
     #[test]
     fn a_small_payload_does_not_keep_what_was_read_with_it() {
-        let mut buffer = BytesMut::from(&vec![7; 3 * READ_BYTES_MAX][..]);
-        let read = buffer.as_ptr_range();
-        for (bytes, is_part) in
-            [(1, false), (COPIED_BYTES_MAX, false), (COPIED_BYTES_MAX + 1, true), (READ_BYTES_MAX, true)]
-        {
-            let payload = take_payload(&mut buffer, bytes);
-            assert_eq!((payload.len(), read.contains(&payload.as_ptr())), (bytes, is_part));
+        let half = READ_BYTES_MAX / 2;
+        let small = [(1, false), (COPIED_BYTES_MAX + 1, false), (half - 1, false)];
+        for payloads in [&small[..], &[(COPIED_BYTES_MAX, false), (half, true), (1, false)]] {
+            let mut buffer = Buffer::default();
+            buffer.reserve(READ_BYTES_MAX);
+            buffer.bytes.resize(READ_BYTES_MAX, 7);
+            let read = buffer.bytes.as_ptr_range();
+            for (bytes, is_part) in payloads {
+                let payload = buffer.take_payload(*bytes);
+                assert_eq!((payload.len(), read.contains(&payload.as_ptr())), (*bytes, *is_part));
+            }
+            assert_eq!(
+                buffer.bytes.len(),
+                READ_BYTES_MAX - payloads.iter().map(|(bytes, _)| bytes).sum::<usize>()
+            );
         }
-        let taken = 2 + 2 * COPIED_BYTES_MAX + READ_BYTES_MAX;
-        assert_eq!(buffer.len(), 3 * READ_BYTES_MAX - taken);
+    }
+
+    #[test]
+    fn a_large_frame_has_its_memory_for_itself_and_is_not_copied() {
+        let mut buffer = Buffer::default();
+        buffer.reserve(READ_BYTES_MIN);
+        buffer.bytes.extend_from_slice(&[7; 100]);
+        buffer.reserve(4 * READ_BYTES_MAX);
+        assert_eq!(buffer.memory_bytes, 100 + 4 * READ_BYTES_MAX);
+        let bytes = buffer.memory_bytes;
+        buffer.bytes.resize(bytes, 7);
+        let read = buffer.bytes.as_ptr();
+        assert_eq!(buffer.take_payload(bytes).as_ptr(), read);
+        // What comes next has memory of its own, though nobody has the frame any more.
+        buffer.reserve(READ_BYTES_MIN);
+        assert_eq!((buffer.memory_bytes, buffer.bytes.capacity()), (READ_BYTES_MIN, READ_BYTES_MIN));
     }
 }

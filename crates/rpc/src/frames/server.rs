@@ -7,6 +7,7 @@ use super::reader::{Ended, Side, read};
 use super::resets::Resets;
 use super::wire::{Unsent, Wire};
 use super::writer::{NOTHING_TAKEN_MAX, write};
+use crate::gate::Places;
 use crate::limits::CALLS_PER_CONNECTION_MAX;
 use crate::limits::Windows;
 use bytes::Bytes;
@@ -47,11 +48,13 @@ impl<S> Calls for S where
 {
 }
 
-/// Answers the calls of one connection until it ends, or until `stop` and all calls are over.
+/// Answers the calls of one connection until it ends, or until `stop` and all calls are over. `unread` counts what
+/// calls are sent and do not read.
 pub(crate) async fn serve<S: Calls>(
     (mut input, mut output): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin + Send + 'static),
     from: TcpConnectInfo,
     service: S,
+    unread: Places,
     counts: Arc<FrameCounts>,
     stop: CancellationToken,
 ) {
@@ -75,7 +78,7 @@ pub(crate) async fn serve<S: Calls>(
             return;
         }
     };
-    let wire = Arc::new(Wire::new(windows, peer, counts));
+    let wire = Arc::new(Wire::new(windows, peer, Some(unread), counts));
     let writer = wire.clone();
     let mut writing = JoinSet::new();
     writing.spawn(async move { write(&writer, output).await });
@@ -166,7 +169,8 @@ async fn answer<S: Calls>(wire: Arc<Wire>, id: u32, service: S, request: Request
 
 /// The end of an answer that stood still.
 fn not_taken() -> HeaderMap {
-    let why = format!("nothing of this answer was taken for {NOTHING_TAKEN_MAX:?}: ask again for the rest");
+    let why =
+        format!("what this answer had was not taken within {NOTHING_TAKEN_MAX:?}: ask again for the rest");
     let failure = Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Busy, why) };
     let mut trailers = HeaderMap::new();
     Status::from(failure).add_header(&mut trailers).expect("a sentence can be a header");

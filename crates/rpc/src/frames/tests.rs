@@ -131,7 +131,8 @@ impl Port {
                 let counted = counted.clone();
                 let service = service_fn(move |request| answer(request, Working::begin(&counted)));
                 let (from, counts) = (tcp.connect_info(), Arc::<FrameCounts>::default());
-                connections.spawn(serve(tcp.into_split(), from, service, counts, stopping.clone()));
+                let unread = Gate::new(GateOptions::default()).unread(&from);
+                connections.spawn(serve(tcp.into_split(), from, service, unread, counts, stopping.clone()));
             }
             connections.join_all().await;
         });
@@ -503,11 +504,20 @@ impl Pipe {
         let service = gate.layer(service_fn(move |request| answer(request, Working::begin(&counted))));
         let from = TcpConnectInfo { local_addr: None, remote_addr: None };
         let stop = CancellationToken::new();
-        let serving = tokio::spawn(serve(tokio::io::split(theirs), from, service, counts.clone(), stop));
+        let unread = gate.unread(&from);
+        let serving = serve(tokio::io::split(theirs), from, service, unread, counts.clone(), stop);
+        let serving = tokio::spawn(serving);
         let windows = Windows { stream_bytes: window_bytes, connection_bytes: window_bytes };
         io.write_all(&hello(windows)).await.unwrap();
         io.read_exact(&mut [0; HELLO_BYTES]).await.unwrap();
         Pipe { io, counts, working, serving }
+    }
+
+    /// Lets so much more be sent, on all calls together and on one.
+    async fn more_credit(&mut self, stream: u32, bytes: u32) {
+        for stream in [0, stream] {
+            self.io.write_all(&frame(Kind::Credit, stream, &bytes.to_le_bytes(), false)).await.unwrap();
+        }
     }
 
     /// The next frame of a kind, while pings are answered.
@@ -545,15 +555,25 @@ async fn an_answer_of_which_nothing_is_taken_ends_with_a_status_and_its_connecti
     assert!((60..65).contains(&stood.as_secs()), "{stood:?}");
     assert_eq!(pipe.counts.answers_not_taken.get(), 3);
     until_working(&pipe.working, 0).await;
-    // What is taken slowly is not given up: a frame's worth now and again.
+    // What is taken slowly is not given up, where each piece is taken within a minute.
     pipe.io.write_all(&opened(4, "/endless")).await.unwrap();
     for _ in 0..50 {
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        pipe.io.write_all(&frame(Kind::Credit, 0, &1000u32.to_le_bytes(), false)).await.unwrap();
-        assert_eq!(pipe.next(Kind::Data).await.0.stream, 4);
+        pipe.more_credit(4, 3500).await;
     }
+    assert_eq!(pipe.counts.answers_not_taken.get(), 3);
     pipe.io.write_all(&opened(5, "/small")).await.unwrap();
     assert_eq!(pipe.next(Kind::Trailers).await.0.stream, 5);
+    // Who takes a byte at a time, for ever, is given up.
+    let begun = Instant::now();
+    pipe.io.write_all(&opened(6, "/endless")).await.unwrap();
+    while pipe.counts.answers_not_taken.get() < 5 {
+        assert!(begun.elapsed() < DEADLINE, "it goes on");
+        pipe.more_credit(6, 65).await;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+    }
+    let ended = [pipe.next(Kind::Trailers).await.0.stream, pipe.next(Kind::Trailers).await.0.stream];
+    assert_eq!(ended, [4, 6]);
     drop(pipe.io);
     pipe.serving.await.unwrap();
     assert_eq!(pipe.counts.ended(End::Closed).get(), 1);
@@ -613,6 +633,8 @@ async fn half_sent_messages_have_their_room_and_their_time_and_their_connection_
     let begun = Instant::now();
     for (stream, bytes) in [(1, 40_000), (2, 40_000), (3, 40_000), (4, 60_005)] {
         pipe.io.write_all(&asked(stream, bytes)).await.unwrap();
+        // Each is read before the next one comes.
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let mut ended = Vec::new();
     while ended.len() < 4 {
@@ -636,4 +658,51 @@ async fn half_sent_messages_have_their_room_and_their_time_and_their_connection_
     );
     until_working(&pipe.working, 0).await;
     assert_eq!(pipe.counts.ended(End::Closed).get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_nobody_takes_have_their_room_and_their_connection_goes_on() {
+    let gate = Gate::new(GateOptions { untaken_bytes_max: 150_000, ..GateOptions::default() });
+    let mut pipe = Pipe::behind(&gate, 64 << 10).await;
+    pipe.io.write_all(&opened(1, "/endless")).await.unwrap();
+    assert_eq!(pipe.next(Kind::Data).await.0.stream, 1);
+    pipe.io.write_all(&opened(2, "/endless")).await.unwrap();
+    let (head, trailers) = pipe.next(Kind::Trailers).await;
+    let failure = proto::Failure::from(Status::from_header_map(&headers::of(trailers).unwrap()).unwrap());
+    assert_eq!((head.stream, failure.code), (2, proto::Code::Busy), "{failure}");
+    assert_eq!(gate.counts().answers_without_room.get(), 1);
+    // What is given up leaves its room.
+    pipe.io.write_all(&frame(Kind::Reset, 1, b"", false)).await.unwrap();
+    until_working(&pipe.working, 0).await;
+    pipe.io.write_all(&opened(3, "/endless")).await.unwrap();
+    pipe.more_credit(3, 64 << 10).await;
+    assert_eq!(pipe.next(Kind::Data).await.0.stream, 3);
+    assert_eq!(gate.counts().answers_without_room.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_sent_and_not_read_has_its_room_and_its_connection_goes_on() {
+    let gate = Gate::new(GateOptions { gathered_bytes_max: 600_000, ..GateOptions::default() });
+    let (mut first, mut second) = (Pipe::behind(&gate, 64 << 10).await, Pipe::behind(&gate, 64 << 10).await);
+    let send = async |pipe: &mut Pipe, stream, bytes| {
+        pipe.io.write_all(&opened(stream, "/never")).await.unwrap();
+        pipe.io.write_all(&frame(Kind::Data, stream, &vec![7; bytes], false)).await.unwrap();
+        // What comes behind this has been looked at after it.
+        pipe.io.write_all(&opened(stream + 1, "/small")).await.unwrap();
+        pipe.next(Kind::Trailers).await.0.stream
+    };
+    assert_eq!(send(&mut first, 1, 400_000).await, 2);
+    // Little is not counted, whatever there is of it elsewhere.
+    assert_eq!(send(&mut second, 1, 100_000).await, 2);
+    second.io.write_all(&opened(3, "/never")).await.unwrap();
+    second.io.write_all(&frame(Kind::Data, 3, &[7; 200_000], false)).await.unwrap();
+    let reset = tokio::time::timeout(DEADLINE, second.next(Kind::Reset)).await.expect("it is given up");
+    assert_eq!(reset.0.stream, 3);
+    assert_eq!((first.counts.calls_unread.get(), second.counts.calls_unread.get()), (0, 1));
+    // What is given up leaves its room, and a call that was refused its place.
+    first.io.write_all(&frame(Kind::Reset, 1, b"", false)).await.unwrap();
+    until_working(&first.working, 0).await;
+    assert_eq!(send(&mut second, 4, 200_000).await, 5);
+    assert_eq!(second.counts.calls_unread.get(), 1);
+    until_working(&second.working, 2).await;
 }

@@ -8,6 +8,7 @@ use super::counts::FrameCounts;
 use super::flow::{FRAME_COST, Flow};
 use super::head::{DATA_BYTES_MAX, Head, Kind, Malformed};
 use super::queue::{Batch, Place, Queue};
+use crate::gate::Places;
 use crate::limits::Windows;
 use bytes::{Buf, Bytes};
 use proto::{Code, Failure, Retry};
@@ -20,6 +21,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tonic::Status;
 
+/// The most bytes that came on a connection and wait to be read, and that are not counted: as much as is read from its
+/// socket at once, twice.
+const UNREAD_BYTES_MAX: usize = 128 << 10;
 /// The bytes of a stream's data that may wait for the socket while its body is asked for more.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 
@@ -43,6 +47,8 @@ struct State {
     queue: Queue,
     /// The room on all streams together.
     flow: Flow,
+    /// Places for the bytes that came and wait to be read, where they are counted.
+    unread: Option<Places>,
     /// The streams that wait for room on all together, or for the queue to get short.
     starved: BTreeSet<u32>,
     /// Whether the server takes no calls any more.
@@ -53,6 +59,13 @@ struct State {
 impl State {
     fn takes_calls(&self) -> bool {
         self.end.is_none() && !self.is_leaving && self.last < u32::MAX
+    }
+
+    /// Counts what waits to be read. False: there is no room for so much.
+    fn has_room_for_unread(&mut self) -> bool {
+        let bytes = self.flow.untaken() as usize;
+        let counted = if bytes > UNREAD_BYTES_MAX { bytes } else { 0 };
+        self.unread.as_mut().is_none_or(|places| places.hold(counted))
     }
 
     /// Wakes the streams that wait for what all of them share.
@@ -97,18 +110,24 @@ fn not_taken(code: Code, why: String) -> Status {
 pub(super) enum Unsent {
     /// The call is over: nobody takes the body.
     Over,
-    /// Nothing of the body was taken for as long as that may be.
+    /// What was made of the body was not taken for as long as that may be.
     NotTaken,
 }
 
 impl Wire {
-    /// A connection without calls. `peer` is what the other side lets us send.
-    pub(super) fn new(windows: Windows, peer: Windows, counts: Arc<FrameCounts>) -> Wire {
+    /// A connection without calls. `peer` is what the other side lets us send; `unread` counts what it sends.
+    pub(super) fn new(
+        windows: Windows,
+        peer: Windows,
+        unread: Option<Places>,
+        counts: Arc<FrameCounts>,
+    ) -> Wire {
         let state = State {
             streams: HashMap::new(),
             last: 0,
             queue: Queue::default(),
             flow: Flow::new(windows.connection_bytes, peer.connection_bytes),
+            unread,
             starved: BTreeSet::new(),
             is_leaving: false,
             end: None,
@@ -236,13 +255,15 @@ impl Wire {
         tokio::time::timeout(patience, has_room).await.unwrap_or(Err(Unsent::NotTaken))
     }
 
-    /// Sends data, as the peer has room for it. The peer may take nothing for as long as `patience`.
+    /// Sends data, as the peer has room for it. It must have had room for all of it after `patience`.
     pub(super) async fn send_data(&self, id: u32, mut data: Bytes, patience: Duration) -> Result<(), Unsent> {
-        while data.has_remaining() {
-            let sending = std::future::poll_fn(|context| self.poll_send(id, &mut data, context));
-            tokio::time::timeout(patience, sending).await.unwrap_or(Err(Unsent::NotTaken))?;
-        }
-        Ok(())
+        let sending = async {
+            while data.has_remaining() {
+                std::future::poll_fn(|context| self.poll_send(id, &mut data, context)).await?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(patience, sending).await.unwrap_or(Err(Unsent::NotTaken))
     }
 
     /// Waits until little of a stream's data waits for the socket, for so long at most.
@@ -331,13 +352,14 @@ impl Wire {
         if let Some(owed) = state.flow.taken(cost) {
             self.control(state, Kind::Credit, 0, Some(owed));
         }
+        state.has_room_for_unread(); // there is for less
         let Some(stream) = state.streams.get_mut(&id).filter(|stream| !stream.has_ended) else { return };
         if let Some(owed) = stream.flow.taken(cost) {
             self.control(state, Kind::Credit, id, Some(owed));
         }
     }
 
-    /// Hands on what came of a call's body.
+    /// Hands on what came of a call's body. A call that sends more than is read, where that has no room, is given up.
     pub(super) fn received_data(&self, head: Head, data: Bytes) -> Result<(), Malformed> {
         let Head { stream: id, is_last, .. } = head;
         let cost = match data.len() as u32 {
@@ -349,10 +371,19 @@ impl Wire {
             let mut guard = self.state();
             let state = &mut *guard;
             state.flow.came(cost)?;
+            let has_room = cost == 0 || state.has_room_for_unread();
             match state.streams.get_mut(&id) {
                 None if id > state.last => return Err(Malformed::Stream),
                 None => false,
                 Some(stream) if stream.has_ended => return Err(Malformed::Stream),
+                Some(stream) if !has_room => {
+                    let why = Failure::new(Code::Busy, "what was sent and not read leaves no room for more");
+                    let _ = stream.events.send(Event::Broken(why.into())); // nobody waits for it any more
+                    self.counts.calls_unread.count();
+                    self.remove(state, id);
+                    self.control(state, Kind::Reset, id, None);
+                    false
+                }
                 Some(stream) => {
                     stream.flow.came(cost)?;
                     stream.has_ended = is_last;

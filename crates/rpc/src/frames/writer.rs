@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// The time for which a peer may take nothing of a connection, or of one answer; then that is over, and what
-/// was read for it is free. It is as long as a gateway lets its clients stand still: who reads for one of
+/// The time for which a peer may take nothing of a connection, or not all of a piece of an answer; then that is over,
+/// and what was read for it is free. It is as long as a gateway lets its clients stand still: who reads for one of
 /// these goes on with another call.
 pub(super) const NOTHING_TAKEN_MAX: Duration = Duration::from_secs(60);
 

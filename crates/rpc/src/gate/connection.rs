@@ -1,5 +1,6 @@
 use super::GateCounts;
 use super::share::Places;
+use super::untaken::Untaken;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,22 +16,32 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// A connection that has its place.
-pub struct GateConnection {
-    tcp: TcpStream,
+pub struct GateConnection<T = TcpStream> {
+    tcp: T,
     place: Places,
+    untaken: Arc<Untaken>,
     counts: Arc<GateCounts>,
     heard: Instant,
     /// The timer for silence, which is looked at when nothing comes, and set anew only then.
     silence: Pin<Box<Sleep>>,
 }
 
-impl GateConnection {
-    pub(super) fn new(tcp: TcpStream, place: Places, counts: Arc<GateCounts>) -> GateConnection {
+/// What the calls of a connection know of it.
+#[derive(Clone)]
+pub struct ConnectionInfo {
+    pub(super) tcp: TcpConnectInfo,
+    pub(super) untaken: Arc<Untaken>,
+}
+
+impl<T> GateConnection<T> {
+    pub(super) fn new(tcp: T, place: Places, counts: Arc<GateCounts>) -> GateConnection<T> {
         let heard = Instant::now();
         let silence = Box::pin(tokio::time::sleep_until(heard + SILENCE_MAX));
-        GateConnection { tcp, place, counts, heard, silence }
+        GateConnection { tcp, place, untaken: Arc::default(), counts, heard, silence }
     }
+}
 
+impl GateConnection {
     /// The first byte that comes, which stays to be read. `None`: none does.
     pub(super) async fn first_byte(&self) -> Option<u8> {
         let mut first = [0];
@@ -49,16 +60,31 @@ impl GateConnection {
 }
 
 impl Connected for GateConnection {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.tcp.connect_info()
+    fn connect_info(&self) -> ConnectionInfo {
+        ConnectionInfo { tcp: self.tcp.connect_info(), untaken: self.untaken.clone() }
     }
 }
 
-impl AsyncRead for GateConnection {
+#[cfg(test)]
+impl Connected for GateConnection<tokio::io::DuplexStream> {
+    type ConnectInfo = ConnectionInfo;
+
+    fn connect_info(&self) -> ConnectionInfo {
+        let tcp = TcpConnectInfo { local_addr: None, remote_addr: None };
+        ConnectionInfo { tcp, untaken: self.untaken.clone() }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for GateConnection<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        // This is asked every few seconds, as pings are answered.
+        if this.untaken.is_late() {
+            this.counts.frames.answers_not_taken.count();
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         if let Poll::Ready(read) = Pin::new(&mut this.tcp).poll_read(cx, buf) {
             this.heard = Instant::now();
             return Poll::Ready(read);
@@ -75,7 +101,7 @@ impl AsyncRead for GateConnection {
     }
 }
 
-impl AsyncWrite for GateConnection {
+impl<T: AsyncWrite + Unpin> AsyncWrite for GateConnection<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.tcp).poll_write(cx, buf)
     }

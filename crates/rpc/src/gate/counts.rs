@@ -20,9 +20,13 @@ const TOO_LARGE: Metric = Metric {
     name: "flotilla_rpc_messages_too_large_total",
     help: "Messages above the limit of their method, not read further.",
 };
+const ANSWERS_REFUSED: Metric = Metric {
+    name: "flotilla_rpc_answers_refused_total",
+    help: "Answers that ended early, as those that nobody takes left no room for them.",
+};
 const GIVEN_UP: Metric = Metric {
     name: "flotilla_rpc_messages_given_up_total",
-    help: "Messages that came in part and were given up with their calls, by reason.",
+    help: "Messages that came in part, or waited to be read, and were given up with their calls, by reason.",
 };
 const NOT_TAKEN: Metric = Metric {
     name: "flotilla_rpc_answers_not_taken_total",
@@ -41,6 +45,7 @@ pub struct GateCounts {
     pub messages_too_large: Counter,
     pub messages_without_room: Counter,
     pub messages_late: Counter,
+    pub answers_without_room: Counter,
     pub frames: Arc<FrameCounts>,
 }
 
@@ -55,6 +60,8 @@ impl GateCounts {
         exposition.counter(TOO_LARGE, &[], self.messages_too_large.get());
         exposition.counter(GIVEN_UP, &[("reason", "no_room")], self.messages_without_room.get());
         exposition.counter(GIVEN_UP, &[("reason", "late")], self.messages_late.get());
+        exposition.counter(GIVEN_UP, &[("reason", "unread")], self.frames.calls_unread.get());
+        exposition.counter(ANSWERS_REFUSED, &[], self.answers_without_room.get());
         exposition.counter(NOT_TAKEN, &[], self.frames.answers_not_taken.get());
         self.frames.expose(exposition, "server");
         FrameCounts::of_clients().expose(exposition, "client");

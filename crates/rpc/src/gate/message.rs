@@ -1,3 +1,5 @@
+use super::answer::Answer;
+use super::connection::ConnectionInfo;
 use super::share::{Places, Shares, holder};
 use super::{Gate, GateCounts};
 use bytes::{Buf, Bytes};
@@ -19,17 +21,18 @@ use tower::Layer;
 
 /// The head of each message: one byte of flags, four of length.
 const FRAME_HEAD_BYTES: usize = 5;
-/// The time after which a message is given up of which only a part came. Within it 36 Mbit/s bring all that
-/// an address may have sent in part (256 MiB), and 3.4 the largest message alone; a link that brings less
-/// does not keep up with its groups either.
-const ARRIVAL_MAX: Duration = Duration::from_secs(60);
+/// The time after which a message is given up of which only a part came, or not the end of its call. Within it
+/// 36 Mbit/s bring all that an address may have sent in part (256 MiB), and 3.4 the largest message alone; a link that
+/// brings less does not keep up with its groups either.
+pub(super) const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 impl<S> Layer<S> for Gate {
     type Service = Gated<S>;
 
     fn layer(&self, inner: S) -> Gated<S> {
-        let (calls, gathered) = (self.calls.clone(), self.gathered.clone());
-        Gated { inner, calls, gathered, counts: self.counts.clone() }
+        let (calls, gathered, untaken_bytes) =
+            (self.calls.clone(), self.gathered.clone(), self.untaken_bytes.clone());
+        Gated { inner, calls, gathered, untaken_bytes, counts: self.counts.clone() }
     }
 }
 
@@ -39,6 +42,7 @@ pub struct Gated<S> {
     inner: S,
     calls: Arc<Shares>,
     gathered: Arc<Shares>,
+    untaken_bytes: Arc<Shares>,
     counts: Arc<GateCounts>,
 }
 
@@ -56,7 +60,11 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let untaken = request.extensions_mut().remove::<ConnectionInfo>().map(|connection| {
+            request.extensions_mut().insert(connection.tcp);
+            connection.untaken
+        });
         let from = caller(&request);
         let Some(place) = self.calls.take(from) else {
             self.counts.calls_refused.count();
@@ -64,17 +72,22 @@ where
             return std::future::ready(Ok(refused)).boxed();
         };
         self.counts.calls.count();
+        let path = request.uri().path();
         let asked = Asked {
             frame: Frame::Head(0, [0; 4]),
             // An unknown method has no message that anybody reads.
-            limit: MessageLimit::of_method(request.uri().path()).unwrap_or(proto::SMALL),
+            limit: MessageLimit::of_method(path).unwrap_or(proto::SMALL),
+            only: (!proto::takes_stream(path)).then(Only::default),
             gathered: self.gathered.none(from),
             late: None,
             counts: self.counts.clone(),
         };
         let answered =
             self.inner.call(request.map(|body| Body::new(GatedBody { body, what: What::Asked(asked) })));
-        async move { Ok(answered.await?.map(|body| Body::new(GatedBody { body, what: What::Answer(place) }))) }.boxed()
+        let (untaken_bytes, counts) = (self.untaken_bytes.clone(), self.counts.clone());
+        let answer = Answer { _place: place, from, untaken_bytes, untaken, counts };
+        async move { Ok(answered.await?.map(|body| Body::new(GatedBody { body, what: What::Answer(answer) }))) }
+            .boxed()
     }
 }
 
@@ -84,8 +97,8 @@ pub fn caller<B>(request: &Request<B>) -> Option<IpAddr> {
     Some(holder(from.ip()))
 }
 
-/// The messages of a call, stopped at the first that is too large, has no room or is late; or its answers, which keep
-/// its place.
+/// The messages of a call, stopped at the first that is too large, has no room or is late; or its answers, stopped at
+/// the first that has no room, which keep its place.
 pub struct GatedBody {
     body: Body,
     what: What,
@@ -93,14 +106,15 @@ pub struct GatedBody {
 
 enum What {
     Asked(Asked),
-    #[allow(dead_code)] // held until the answers are sent
-    Answer(Places),
+    Answer(Answer),
 }
 
 /// The messages that a call is asked with, as they come.
 struct Asked {
     frame: Frame,
     limit: MessageLimit,
+    /// The message of a method that is asked with one.
+    only: Option<Only>,
     /// Places for the bytes of a message that waits for its rest.
     gathered: Places,
     /// The end of the wait for the rest of a message.
@@ -108,21 +122,91 @@ struct Asked {
     counts: Arc<GateCounts>,
 }
 
+/// The only message of a call. Its last piece waits here for the end of the call: who reads such a message waits for
+/// that too, with the message decoded, which takes a multiple of its bytes.
+#[derive(Default)]
+struct Only {
+    bytes: usize,
+    last: Option<Bytes>,
+    has_ended: bool,
+}
+
 impl Asked {
-    /// Lets a piece pass. A message that is whole with it waits no more.
-    fn pass(&mut self, piece: &[u8]) -> Result<(), Status> {
+    /// Lets a piece pass, or keeps it. A message that is whole with it waits no more, unless it is the only one.
+    fn pass(&mut self, piece: Bytes) -> Result<Option<Bytes>, Status> {
         let bytes_max = self.limit.bytes_max;
-        let whole = self.frame.pass(piece, bytes_max).map_err(|bytes| {
+        let whole = self.frame.pass(&piece, bytes_max).map_err(|bytes| {
             self.counts.messages_too_large.count();
             let why = format!("a message of {bytes} bytes, the limit of its method is {bytes_max}");
             Status::out_of_range(why)
         })?;
-        if whole > 0 {
-            self.counts.messages.add(whole);
-            self.gathered.hold(0);
-            self.late = None;
+        self.counts.messages.add(whole);
+        let Some(only) = &mut self.only else {
+            if whole > 0 {
+                self.stop_waiting();
+            }
+            return Ok(Some(piece));
+        };
+        only.bytes += piece.len();
+        if piece.is_empty() || whole == 0 && only.last.is_none() {
+            return Ok(Some(piece));
         }
-        Ok(())
+        if whole > 1 || only.last.is_some() || self.frame.came() > 0 {
+            return Err(Failure::invalid("more than the one message of a call").into());
+        }
+        only.last = Some(piece);
+        Ok(None)
+    }
+
+    /// Notes that the call has ended; answers what was kept until then.
+    fn end(&mut self) -> Option<Bytes> {
+        self.stop_waiting();
+        let only = self.only.as_mut()?;
+        only.has_ended = true;
+        only.last.take()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.only.as_ref().is_some_and(|only| only.has_ended)
+    }
+
+    fn stop_waiting(&mut self) {
+        self.gathered.hold(0);
+        self.late = None;
+    }
+
+    /// The bytes that have come of what is waited for.
+    fn came(&self) -> usize {
+        self.only.as_ref().map_or_else(|| self.frame.came(), |only| only.bytes)
+    }
+
+    /// Hands on what comes of a body.
+    fn poll(
+        &mut self,
+        body: &mut Body,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        loop {
+            if self.has_ended() {
+                return Poll::Ready(None);
+            }
+            let frame = match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Pending => return self.poll_given_up(cx).map(|failure| Some(Err(failure.into()))),
+                Poll::Ready(frame) => frame.transpose()?,
+            };
+            let data = match frame.map(http_body::Frame::into_data) {
+                Some(Ok(data)) => match self.pass(data)? {
+                    Some(passed) => passed,
+                    None => continue,
+                },
+                // Nobody reads what an only message has behind it.
+                last => match self.end() {
+                    Some(kept) => kept,
+                    None => return Poll::Ready(last.and_then(Result::err).map(Ok)),
+                },
+            };
+            return Poll::Ready(Some(Ok(http_body::Frame::data(data))));
+        }
     }
 
     /// Gives up a message of which a part came, where that has no room, or the rest is not here in time. Asked when
@@ -130,7 +214,7 @@ impl Asked {
     /// rests in the middle of it before this was asked. Refused at once: messages that waited for room would keep their
     /// parts, and their connections' windows, from those that would give room back.
     fn poll_given_up(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        let came = self.frame.came();
+        let came = self.came();
         if came == 0 {
             return Poll::Pending;
         }
@@ -143,7 +227,7 @@ impl Asked {
         ready!(late.as_mut().poll(cx));
         self.counts.messages_late.count();
         let why =
-            format!("{came} bytes of a message came, and not its rest within {ARRIVAL_MAX:?}: send it again");
+            format!("{came} bytes of a message came, and not its end within {ARRIVAL_MAX:?}: send it again");
         Poll::Ready(Failure::new(Code::Busy, why))
     }
 }
@@ -208,24 +292,24 @@ impl HttpBody for GatedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        let What::Asked(asked) = &mut self.what else { return polled };
-        match &polled {
-            Poll::Pending => asked.poll_given_up(cx).map(|failure| Some(Err(failure.into()))),
-            Poll::Ready(Some(Ok(frame))) => match frame.data_ref().map_or(Ok(()), |data| asked.pass(data)) {
-                Ok(()) => polled,
-                Err(status) => Poll::Ready(Some(Err(status))),
-            },
-            Poll::Ready(_) => polled,
+        let GatedBody { body, what } = &mut *self;
+        match what {
+            What::Asked(asked) => asked.poll(body, cx),
+            What::Answer(answer) => answer.poll(body, cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        let is_kept =
+            matches!(&self.what, What::Asked(Asked { only: Some(only), .. }) if only.last.is_some());
+        self.body.is_end_stream() && !is_kept
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
+        match &self.what {
+            What::Asked(_) => http_body::SizeHint::default(), // a piece may be kept
+            What::Answer(_) => self.body.size_hint(),
+        }
     }
 }
 
@@ -247,11 +331,20 @@ mod tests {
         [&[0][..], &(bytes as u32).to_be_bytes()].concat()
     }
 
-    /// What the service of a call from an address reads, if these pieces come.
+    /// What the service of a call with many messages reads, if these pieces come from an address.
     fn asked(gate: &Gate, from: &str, pieces: impl Stream<Item = Bytes> + Send + 'static) -> Body {
+        asked_by(proto::messages::APPEND, gate, from, pieces)
+    }
+
+    fn asked_by(
+        path: &str,
+        gate: &Gate,
+        from: &str,
+        pieces: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Body {
         let pieces = pieces.map(|piece| Ok::<_, Status>(http_body::Frame::data(piece)));
         let mut request = Request::new(Body::new(StreamBody::new(pieces)));
-        *request.uri_mut() = proto::messages::APPEND.parse().unwrap();
+        *request.uri_mut() = path.parse().unwrap();
         let remote_addr = Some(format!("{from}:1").parse().unwrap());
         request.extensions_mut().insert(TcpConnectInfo { local_addr: None, remote_addr });
         let mut echo = gate.layer(service_fn(async |request: Request<Body>| {
@@ -274,6 +367,51 @@ mod tests {
     async fn read(body: Body) -> Result<Bytes, Failure> {
         let read = tokio::time::timeout(DEADLINE, body.collect()).await.expect("an end");
         read.map(|read| read.to_bytes()).map_err(Failure::from)
+    }
+
+    /// A method that is asked with one message, of 24 MiB.
+    const HEARTBEAT: &str = "/flotilla.scm.v1.Scm/Heartbeat";
+
+    /// Whole messages whose calls did not end were held, decoded, without an end.
+    #[tokio::test(start_paused = true)]
+    async fn the_only_message_of_a_call_waits_for_the_end_of_that_as_for_its_own() {
+        let gate = Gate::new(GateOptions { gathered_bytes_max: 1000, ..GateOptions::default() });
+        let send = |rest: Vec<Vec<u8>>| {
+            let (end, ended) = futures::channel::oneshot::channel::<()>();
+            let pieces = stream::iter([head(395), vec![7; 395]].into_iter().chain(rest).map(Bytes::from));
+            let silent = stream::once(ended).filter_map(async |_| None);
+            (end, asked_by(HEARTBEAT, &gate, "10.0.0.1", pieces.chain(silent)))
+        };
+        let ((end, mut first), (_late, mut second)) = (send(vec![]), send(vec![]));
+        for body in [&mut first, &mut second] {
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), head(395));
+            assert!(body.frame().now_or_never().is_none() && !body.is_end_stream(), "it is not whole yet");
+        }
+        let (_end, mut third) = send(vec![]);
+        assert_eq!(refused(&mut third).map(|failure| failure.code), Some(Code::Busy));
+        drop(end);
+        assert_eq!(read(first).await.unwrap(), vec![7; 395]);
+        let (_end, mut third) = send(vec![]);
+        assert_eq!(refused(&mut third), None, "its room is free");
+        let begun = Instant::now();
+        let late = read(second).await.unwrap_err();
+        assert_eq!((late.code, begun.elapsed().as_secs()), (Code::Busy, 60), "{late}");
+        assert_eq!((gate.counts().messages_without_room.get(), gate.counts().messages_late.get()), (1, 1));
+        for more in [vec![0], head(0)] {
+            assert_eq!(refused(&mut send(vec![more]).1).map(|failure| failure.code), Some(Code::Invalid));
+        }
+        assert_eq!(refused(&mut send(vec![vec![]]).1), None, "nothing more came");
+    }
+
+    #[tokio::test]
+    async fn the_only_message_of_a_call_that_ends_with_it_needs_no_room() {
+        let gate = Gate::new(GateOptions { gathered_bytes_max: 0, ..GateOptions::default() });
+        for bytes in [0, 1, 100_000] {
+            let message = [head(bytes), vec![7; bytes]].concat();
+            let body = asked_by(HEARTBEAT, &gate, "10.0.0.1", stream::iter([message.clone().into()]));
+            assert_eq!(read(body).await.unwrap(), message);
+        }
+        assert_eq!(read(asked_by(HEARTBEAT, &gate, "10.0.0.1", stream::empty())).await.unwrap(), "");
     }
 
     /// Bodies come cut anywhere.

@@ -1,7 +1,8 @@
 //! The door of a process's gRPC port: how many connections and calls one address may have, how large a
-//! message may be, before anything of it is gathered in memory, and how much may be gathered. A caller is
-//! known by its address alone; docs/security.md.
+//! message may be, before anything of it is gathered in memory, how much may be gathered, and how much may be answered
+//! that nobody takes. A caller is known by its address alone; docs/security.md.
 
+mod answer;
 mod connection;
 mod counts;
 mod incoming;
@@ -9,17 +10,19 @@ mod message;
 mod share;
 #[cfg(test)]
 mod tests;
+mod untaken;
 
 pub use connection::GateConnection;
 pub use counts::GateCounts;
 pub use incoming::GateIncoming;
 pub use message::{Gated, GatedBody, caller};
+pub(crate) use share::Places;
 
 use crate::frames;
 use crate::limits::{CALLS_PER_CONNECTION_MAX, PING_ANSWER_MAX, PING_INTERVAL, Windows};
 use futures::future::FusedFuture;
 use futures::{FutureExt, StreamExt};
-use share::Shares;
+use share::{Shares, holder};
 use std::io;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -29,7 +32,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 use tower::Layer;
 use tower::layer::util::{Identity, Stack};
 
@@ -45,13 +48,18 @@ pub struct GateOptions {
     pub calls_max: usize,
     /// Calls under way from one address: two streams for each group that two processes share, and short ones.
     pub calls_per_address_max: usize,
-    /// Bytes of messages of which a part came and the rest is waited for, in all: 512 MiB, as much as idle calls may
-    /// cost, or 21 of the largest messages, 24 MiB. As a rule there are none.
+    /// Bytes of messages of which a part came and the rest is waited for, or that came and wait to be read, in all:
+    /// 512 MiB, as much as idle calls may cost, or 21 of the largest messages, 24 MiB. As a rule there are none.
     pub gathered_bytes_max: usize,
     /// Bytes of such messages from one address: half, so that who sends no rest leaves the other half to
     /// others. A node that sends another 4 MiB for each of 64 groups at once has that, or one that sends ten
     /// messages of 24 MiB.
     pub gathered_bytes_per_address_max: usize,
+    /// Bytes of answers that were made and that nobody has taken yet, in all: as much as of messages that came in part.
+    /// A datanode has a limit of its own for what it reads, which is less.
+    pub untaken_bytes_max: usize,
+    /// Bytes of such answers to one address: half of these, so that who takes none leaves the other half to others.
+    pub untaken_bytes_per_address_max: usize,
 }
 
 impl Default for GateOptions {
@@ -63,6 +71,8 @@ impl Default for GateOptions {
             calls_per_address_max: 8192,
             gathered_bytes_max: 512 << 20,
             gathered_bytes_per_address_max: 256 << 20,
+            untaken_bytes_max: 512 << 20,
+            untaken_bytes_per_address_max: 256 << 20,
         }
     }
 }
@@ -70,6 +80,9 @@ impl Default for GateOptions {
 /// The most bytes of a call in one frame of HTTP/2. A frame is gathered before anything looks at it, and room
 /// for all of it is taken when its head comes: no more than a message may have of which nothing is known yet.
 const FRAME_BYTES_MAX: u32 = 64 << 10;
+/// The most bytes that come over HTTP/2 and are not read: of a call as many as HTTP/2 lets be sent by itself, and of a
+/// connection so many that the 512 of an address come to 128 MiB.
+const HTTP2_WINDOWS: Windows = Windows { stream_bytes: 64 << 10, connection_bytes: 256 << 10 };
 /// The most bytes of a call's headers. Ours have some 300 bytes, a status with its details some KiB.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// The most connections over HTTP/2 that wait to be taken.
@@ -89,6 +102,7 @@ pub struct Gate {
     connections: Arc<Shares>,
     calls: Arc<Shares>,
     gathered: Arc<Shares>,
+    untaken_bytes: Arc<Shares>,
     counts: Arc<GateCounts>,
 }
 
@@ -99,6 +113,7 @@ impl Gate {
             connections: shares(options.connections_max, options.connections_per_address_max),
             calls: shares(options.calls_max, options.calls_per_address_max),
             gathered: shares(options.gathered_bytes_max, options.gathered_bytes_per_address_max),
+            untaken_bytes: shares(options.untaken_bytes_max, options.untaken_bytes_per_address_max),
             counts: Arc::default(),
         }
     }
@@ -107,10 +122,15 @@ impl Gate {
         &self.counts
     }
 
-    /// An HTTP/2 server behind this door that takes entries of MiB sizes at full speed (gRPC's own defaults stop
-    /// a sender every 64 KiB), and notices peers that are gone.
+    /// No places yet for what an address sends and nobody reads.
+    pub(crate) fn unread(&self, from: &TcpConnectInfo) -> Places {
+        self.gathered.none(from.remote_addr().map(|from| holder(from.ip())))
+    }
+
+    /// An HTTP/2 server behind this door that notices peers that are gone. Its windows are small, as what is in them and
+    /// not read is in no share: our own processes, which send much, do so in frames.
     pub fn server(&self) -> Server<Stack<Gate, Identity>> {
-        let windows = Windows::default();
+        let windows = HTTP2_WINDOWS;
         Server::builder()
             .tcp_nodelay(true)
             .initial_stream_window_size(windows.stream_bytes)
@@ -177,9 +197,11 @@ impl Gate {
         };
         match first {
             Some(frames::FIRST_BYTE) => {
-                let from = connection.connect_info();
+                let from = connection.connect_info().tcp;
                 let (tcp, _place) = connection.into_parts();
-                frames::serve(tcp.into_split(), from, calls, self.counts.frames.clone(), stopping).await;
+                let counts = self.counts.frames.clone();
+                let unread = self.unread(&from);
+                frames::serve(tcp.into_split(), from, calls, unread, counts, stopping).await;
             }
             Some(_) => {
                 let _ = http2.send(Ok(connection)).await; // a server that ended takes none

@@ -17,7 +17,7 @@ struct Taken {
 }
 
 /// Places that are taken; given back when this is dropped.
-pub(super) struct Places {
+pub(crate) struct Places {
     shares: Arc<Shares>,
     address: Option<IpAddr>,
     count: usize,
@@ -52,7 +52,7 @@ impl Shares {
 
 impl Places {
     /// Takes places, or gives some back, until there are `count`. False: so many more are not left, and none was taken.
-    pub(super) fn hold(&mut self, count: usize) -> bool {
+    pub(crate) fn hold(&mut self, count: usize) -> bool {
         if count == self.count {
             return true;
         }
