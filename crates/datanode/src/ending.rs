@@ -5,7 +5,7 @@ use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::pipeline::PipelineOrder;
 use crate::pipelines::{Pipelines, StoppedPipeline};
-use crate::retired::Retired;
+use crate::retired::{EndFailure, Retired};
 use anyhow::Context;
 use proto::scm::{LogEnd, MemberState, PipelineReport};
 use raft::RaftHost;
@@ -70,8 +70,8 @@ impl Ender {
         let Some(stopped) = self.take_down(pipeline, "it is being let go") else { return Ok(()) };
         let done = match retired(&stopped).let_go(&self.host).await {
             // Whoever no longer speaks of the pipeline has told of all its containers.
-            Ok(()) => self.survey(&stopped).await,
-            Err(failure) => Err(failure.context("let it go")),
+            Ok(()) => self.survey(&stopped).await.map_err(EndFailure::from),
+            failed => failed,
         };
         if let Err(failure) = done {
             return self.note_end(&stopped, Err(failure)).await;
@@ -113,30 +113,30 @@ impl Ender {
 
     /// Notes for reports what became of a pipeline that was to end. Its containers come first: SCM takes a
     /// member that has ended for one that has told of them.
-    async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<LogEnd>) -> anyhow::Result<()> {
+    async fn note_end(
+        &self,
+        ended: &StoppedPipeline,
+        done: Result<LogEnd, EndFailure>,
+    ) -> anyhow::Result<()> {
         let pipeline = ended.order.pipeline;
         let surveyed = self.survey(ended).await;
-        let done = done.and_then(|last| surveyed.map(|()| last));
-        let has_lost_log = match &done {
-            Ok(_) => false,
-            Err(failure) => retired(ended).has_lost_log(failure).await,
-        };
+        let done = done.and_then(|end| Ok(surveyed.map(|()| end)?));
         self.pipelines.update_stopped(pipeline, |stopped| match &done {
-            Ok(last) => {
-                stopped.report.end = Some(*last);
+            Ok(end) => {
+                stopped.report.end = Some(*end);
                 stopped.report.set_state(MemberState::QuasiClosed);
                 stopped.report.why.clear();
             }
             // The state that was reported before stays true: the pipeline is only not let go of yet.
             Err(failure) => {
-                stopped.report.why = format!("{failure:#}");
-                if has_lost_log {
+                stopped.report.why = failure.to_string();
+                if matches!(failure, EndFailure::LogLost(_)) {
                     stopped.report.set_state(MemberState::LogLost);
                 }
             }
         });
         self.disks.inventory.wake().notify_one();
-        done.map(drop)
+        Ok(done.map(drop)?)
     }
 
     /// Has all containers of a pipeline read again, also those that nobody has heard of: the rest of its log

@@ -51,21 +51,16 @@ impl Retired {
     }
 
     /// Ends the replica by itself, unless it has ended; on return that is durable, and its containers say
-    /// what they have; answers where its log ends, as far as that is known still. An error where its log is lost:
-    /// then nobody can say what it had.
-    pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<LogEnd> {
+    /// what they have; answers where its log ends, as far as that is known still.
+    pub(crate) async fn quasi_close(&self, host: &RaftHost) -> Result<LogEnd, EndFailure> {
         if self.is_being_removed().await? {
-            return self.give_up_leftovers().await.map(|()| LogEnd::default());
+            self.give_up_leftovers().await?;
+            return Ok(LogEnd::default());
         }
         self.retire(host).await?;
-        let last = match self.apply_rest().await {
-            // The replica's creation was interrupted: nothing was ever in it.
-            Err(failure) if is_lost(&failure) && !self.has_lost_log(&failure).await => {
-                self.give_up(&failure).await.map(|()| log_end(self.order.first_container, LogId::default()))
-            }
-            applied => applied,
-        }?;
-        self.mark_ends().await.map(|()| last)
+        let end = self.apply_rest().await?;
+        self.mark_ends().await?;
+        Ok(end)
     }
 
     async fn retire(&self, host: &RaftHost) -> anyhow::Result<()> {
@@ -86,24 +81,21 @@ impl Retired {
     }
 
     /// Makes the disk forget the pipeline; its containers stay.
-    pub(crate) async fn let_go(&self, host: &RaftHost) -> anyhow::Result<()> {
+    pub(crate) async fn let_go(&self, host: &RaftHost) -> Result<(), EndFailure> {
         if self.is_being_removed().await? {
             self.give_up_leftovers().await?;
         } else {
             self.retire(host).await?;
             match self.apply_rest().await {
-                Ok(_) => {}
                 // Until SCM has the loss in its log, this replica must not become one that has nothing to
                 // say.
-                Err(failure) if self.has_lost_log(&failure).await && !self.loss_is_told => {
-                    return Err(failure);
-                }
-                Err(failure) if is_lost(&failure) => self.give_up(&failure).await?,
-                Err(failure) => return Err(failure),
+                Err(EndFailure::LogLost(failure)) if self.loss_is_told => self.give_up(&failure).await?,
+                applied => drop(applied?),
             }
             self.mark_ends().await?;
         }
-        host.remove(self.group(), &self.disk.space, &self.order.log_spec()).await?;
+        let removed = host.remove(self.group(), &self.disk.space, &self.order.log_spec()).await;
+        removed.context("remove its log")?;
         let end = self.end_container().await?;
         if let Some(end) = end {
             let deleted = self.disk.space.delete_owner(OWNERS_DIR, OwnerId::from(end)).await;
@@ -152,8 +144,22 @@ impl Retired {
         Ok(alone.is_none().then_some(open))
     }
 
-    /// Applies what the log has and the index has not; answers where it ends.
-    async fn apply_rest(&self) -> anyhow::Result<LogEnd> {
+    /// Applies what the log has and the index has not; answers where it ends. Where the replica's creation was
+    /// interrupted before there was a log, nothing was ever in it.
+    async fn apply_rest(&self) -> Result<LogEnd, EndFailure> {
+        let failure = match self.apply_log().await {
+            Err(failure) if is_lost(&failure) => failure,
+            applied => return Ok(applied?),
+        };
+        let (open, _) = self.open_container().await?;
+        match self.was_never_in_use(open, &failure).await.unwrap_or(false) {
+            true => self.give_up(&failure).await?,
+            false => return Err(EndFailure::LogLost(failure)),
+        }
+        Ok(log_end(self.order.first_container, LogId::default()))
+    }
+
+    async fn apply_log(&self) -> anyhow::Result<LogEnd> {
         // To open a log that is missing would make an empty one.
         if !self.has_log().await? {
             return Err(LogGone::Missing.into());
@@ -290,15 +296,6 @@ impl Retired {
     async fn has_log(&self) -> anyhow::Result<bool> {
         let names = self.disk.real.list(GROUPS_DIR).await.context("list the logs")?;
         Ok(names.contains(&self.group().to_string()))
-    }
-
-    /// Whether an end failed because the log is lost or damaged, and there was one.
-    pub(crate) async fn has_lost_log(&self, failure: &anyhow::Error) -> bool {
-        let was_never_in_use = async {
-            let (open, _) = self.open_container().await?;
-            self.was_never_in_use(open, failure).await
-        };
-        is_lost(failure) && !was_never_in_use.await.unwrap_or(false)
     }
 
     /// Ends a replica whose log is lost or damaged with what was applied before: no more can be said of it.
@@ -438,6 +435,17 @@ impl Retired {
         }
         Ok(())
     }
+}
+
+/// The reason for which a replica did not end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EndFailure {
+    /// There was a log, and it is lost or damaged: nobody can say what it had.
+    #[error("{0:#}")]
+    LogLost(anyhow::Error),
+    /// Another try may do it.
+    #[error("{0:#}")]
+    Other(#[from] anyhow::Error),
 }
 
 #[derive(Debug, thiserror::Error)]
