@@ -40,13 +40,49 @@ impl tonic::codegen::Body for OneFrame {
     }
 }
 
+/// A frame after which nothing comes, and no end.
+struct HalfSent(OneFrame);
+
+impl tonic::codegen::Body for HalfSent {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, tonic::Status>>> {
+        match std::pin::Pin::new(&mut self.0).poll_frame(cx) {
+            std::task::Poll::Ready(None) => std::task::Poll::Pending,
+            frame => frame,
+        }
+    }
+}
+
+/// Sends all but the last byte of a message, and waits for an answer for as long as the task runs.
+pub(crate) fn half_sent(
+    mut channel: Channel,
+    path: &'static str,
+    length: usize,
+) -> tokio::task::JoinHandle<()> {
+    let head = [&[0][..], &u32::try_from(length).unwrap().to_be_bytes()].concat();
+    let body = HalfSent(OneFrame(Some([head, vec![0; length - 1]].concat().into())));
+    tokio::spawn(async move {
+        let request = grpc(path, tonic::body::Body::new(body));
+        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
+        drop(channel.call(request).await);
+    })
+}
+
+fn grpc(path: &str, body: tonic::body::Body) -> http::Request<tonic::body::Body> {
+    let request =
+        http::Request::builder().method("POST").uri(path).header("content-type", "application/grpc");
+    request.header("te", "trailers").body(body).unwrap()
+}
+
 /// Sends a message as it is, and waits until the answer ends. Answers how it ended, if that was said.
 pub(crate) async fn send(mut channel: Channel, path: &str, message: &[u8]) -> Option<Status> {
     let head = [&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes()].concat();
-    let body = tonic::body::Body::new(OneFrame(Some([&head, message].concat().into())));
-    let request =
-        http::Request::builder().method("POST").uri(path).header("content-type", "application/grpc");
-    let request = request.header("te", "trailers").body(body).unwrap();
+    let request = grpc(path, tonic::body::Body::new(OneFrame(Some([&head, message].concat().into()))));
     std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
     // A refusal may come before all was sent, and break the call.
     let answer = channel.call(request).await.ok()?;

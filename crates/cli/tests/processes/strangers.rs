@@ -6,6 +6,7 @@ mod crowd;
 mod doors;
 mod garbage;
 mod honest;
+mod http2;
 
 use crate::binary;
 use crate::s3::S3;

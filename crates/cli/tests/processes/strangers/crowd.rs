@@ -1,3 +1,4 @@
+use super::http2;
 use crate::s3::S3;
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::net::{TcpSocket, TcpStream};
@@ -20,7 +21,18 @@ impl Crowd {
 
     /// A crowd that says nothing.
     pub(super) async fn idle(address: &str, count: usize) -> Crowd {
-        Crowd { connections: come(address, count, |_| Vec::new()).await, reads: false }
+        Crowd::idle_from(address, count, OF_AN_ADDRESS).await
+    }
+
+    /// A crowd that says nothing, so many of it from one address.
+    pub(super) async fn idle_from(address: &str, count: usize, of_an_address: usize) -> Crowd {
+        Crowd { connections: come(address, count, of_an_address, |_| Vec::new()).await, reads: false }
+    }
+
+    /// A crowd that asks for megabytes in many streams of HTTP/2, and has room for none of them.
+    pub(super) async fn slow_streams(address: &str, target: &str, count: usize, streams: usize) -> Crowd {
+        let said = |_| http2::asks(address, target, streams);
+        Crowd { connections: come(address, count, OF_AN_ADDRESS, said).await, reads: false }
     }
 
     /// A crowd of which half stop in the head of a request, the others in its body.
@@ -31,14 +43,14 @@ impl Crowd {
             _ => format!("PUT {target} HTTP/1.1\r\nhost: {address}\r\ncontent-length: 100000\r\n\r\nhalf")
                 .into_bytes(),
         };
-        Crowd { connections: come(address, count, request).await, reads: false }
+        Crowd { connections: come(address, count, OF_AN_ADDRESS, request).await, reads: false }
     }
 
     /// A crowd that asks for megabytes, and takes a byte a second.
     pub(super) async fn slow_readers(address: &str, s3: &S3, count: usize) -> Crowd {
         let target = target(&s3.get_url("large", None));
         let request = |_| format!("GET {target} HTTP/1.1\r\nhost: {address}\r\n\r\n").into_bytes();
-        Crowd { connections: come(address, count, request).await, reads: true }
+        Crowd { connections: come(address, count, OF_AN_ADDRESS, request).await, reads: true }
     }
 
     /// Does what the crowd does in a second.
@@ -52,12 +64,17 @@ impl Crowd {
 
 /// Connects from so many addresses that none of them is refused for itself, and says what `request` has for
 /// each.
-async fn come(address: &str, count: usize, request: impl Fn(usize) -> Vec<u8>) -> Vec<TcpStream> {
+async fn come(
+    address: &str,
+    count: usize,
+    of_an_address: usize,
+    request: impl Fn(usize) -> Vec<u8>,
+) -> Vec<TcpStream> {
     let address: SocketAddr = address.parse().expect("an address");
     let mut connections = Vec::with_capacity(count);
     for number in 0..count {
         let socket = TcpSocket::new_v4().expect("a socket");
-        let own = Ipv4Addr::new(127, 0, 1, (number / OF_AN_ADDRESS) as u8 + 1);
+        let own = Ipv4Addr::new(127, 0, 1, (number / of_an_address) as u8 + 1);
         socket.bind((own, 0).into()).expect("an address of this machine");
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES).expect("a small buffer");
         let connection =

@@ -5,6 +5,7 @@
 //! lets nobody in is broken, too, and a refusal of anything would say nothing.
 
 mod bodies;
+mod crowds;
 mod house;
 mod keys;
 mod machine;
@@ -59,6 +60,12 @@ const DOORS: &[(&str, Door)] = doors! {
     "carriage-returns": uploads::carriage_returns,
     "max-parts-zero": uploads::max_parts_zero,
     "early-refusal": bodies::early_refusal,
+    // Leaned on by many at once.
+    "idle-addresses": crowds::idle_addresses,
+    "slow-streams": crowds::slow_streams,
+    "half-documents": crowds::half_documents,
+    "half-messages": crowds::half_messages,
+    "metrics-crowd": crowds::metrics_crowd,
 };
 
 /// Each door that was tried, and what was seen of it.

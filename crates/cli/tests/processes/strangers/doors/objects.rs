@@ -37,6 +37,9 @@ const UNKNOWN: &[(&str, &str, Pairs, Pairs)] = &[
     ("PUT", "/unmade", &[("versioning", "")], &[]),
     ("PUT", "/unmade", &[("metadataInventoryTable", "")], &[]),
     ("PUT", "/unmade", &[("unheard-of", "")], &[]),
+    // Conditions that the operation does not look at, and a part of a whole that PUT would make the whole.
+    ("DELETE", OBJECT, &[], &[("if-none-match", "*")]),
+    ("PUT", OBJECT, &[], &[("content-range", "bytes 0-4/9")]),
 ];
 
 pub(super) async fn sub_resources(house: &House) -> Seen {

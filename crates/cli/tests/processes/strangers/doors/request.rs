@@ -197,6 +197,21 @@ impl Sent {
         Ok(Answer::parse(&answer, taken_bytes))
     }
 
+    /// Sends it and waits for nothing: its connection, or none where it was refused, or nobody took the rest.
+    pub(super) async fn hold(self, address: &str, within: Duration) -> Result<Option<TcpStream>, Failed> {
+        let mut stream = connect(address).await?;
+        let sending = async {
+            stream.write_all(self.head().as_bytes()).await?;
+            for piece in self.pieces() {
+                stream.write_all(piece).await?;
+            }
+            Ok::<(), std::io::Error>(())
+        };
+        let is_sent = matches!(tokio::time::timeout(within, sending).await, Ok(Ok(())));
+        let is_answered = stream.try_read(&mut [0]).is_ok();
+        Ok((is_sent && !is_answered).then_some(stream))
+    }
+
     /// Sends all of it before it reads, as Node and Python do.
     pub(super) async fn ask_at_its_end(self, address: &str) -> Result<Answer, Failed> {
         let mut stream = connect(address).await?;
