@@ -2,6 +2,7 @@
 
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::OpenContainer;
+use crate::index::records::ends_with;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::service::BodiesOfOne;
 use crate::under_way::UnderWay;
@@ -267,7 +268,7 @@ impl Pipeline {
             state: state as i32,
             why,
             purged_index: number(self.group.log().state().purged.map(|purged| purged.index)),
-            end: ended,
+            end: ended.map(|end| ends_with(end, self.group.log().state().last.unwrap_or_default())),
         }
     }
 }

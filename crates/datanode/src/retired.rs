@@ -22,7 +22,7 @@ use crate::container_reader::{ContainerReader, Contents, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
 use crate::index::machine::PipelineMachine;
-use crate::index::records::{ContainerRecord, ContainerState, log_end};
+use crate::index::records::{ContainerRecord, ContainerState, ends_with, log_end};
 use crate::index_age::containers_without_row;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::pipeline::PipelineOrder;
@@ -156,7 +156,7 @@ impl Retired {
             true => self.give_up(&failure).await?,
             false => return Err(EndFailure::LogLost(failure)),
         }
-        Ok(log_end(self.order.first_container, LogId::default()))
+        Ok(log_end(self.order.first_container, LogId::default(), LogId::default()))
     }
 
     async fn apply_log(&self) -> anyhow::Result<LogEnd> {
@@ -218,11 +218,13 @@ impl Retired {
             index.container(open)?.filter(is_end).map(|end| index.last_roll(&end)).transpose()
         });
         if let Some(end) = rolled.await? {
-            return Ok(end);
+            return Ok(ends_with(end, last));
         }
         let metas =
             log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
-        Ok(metas.first().map_or_else(LogEnd::default, |meta| log_end(ContainerId(meta.place.owner.0), last)))
+        Ok(metas
+            .first()
+            .map_or_else(LogEnd::default, |meta| log_end(ContainerId(meta.place.owner.0), last, last)))
     }
 
     /// Quasi-closes the container that is still open, once all that ended without the group was read. Its

@@ -168,13 +168,15 @@ impl<'a> MemberView<'a> {
     /// The end of the member's log, for SCM's own, once it has ended.
     pub(crate) fn end_to_note(&self) -> Option<MemberEnd> {
         let report = self.said.filter(|report| report.has_ended())?;
-        let LogEnd { container, term, index } = report.end.unwrap_or_default();
+        let LogEnd { container, term, index, log_term, log_index } = report.end.unwrap_or_default();
         Some(MemberEnd {
             replica: report.replica,
             last_index: index,
             last_term: term,
             last_container: container,
-            with_pipeline: self.has_applied_the_end() && container != 0,
+            is_last_roll: self.has_applied_the_end() && container != 0,
+            log_term,
+            log_index,
         })
     }
 

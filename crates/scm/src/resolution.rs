@@ -245,20 +245,12 @@ fn has_said_all(
     ended && nodes.replicas().is_complete(node) && !replicas_on(pipeline, node, tables, nodes).any(open)
 }
 
-/// The end of the member's log: by what it shows, and by what it once said, since replicas of containers that
-/// are closed move.
+/// The end of the member's log: by what it says, what it once said, and what it shows.
 fn log_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> LastRecord {
-    let node = member.node_id();
-    // A leader that came after the last roll has begun the container that never holds data with a record of
-    // its own.
-    let end = nodes.replicas().get(ContainerId(pipeline.end_container), node);
-    let noted = member.noted_end(pipeline).map(|it| LastRecord { term: it.last_term, index: it.last_index });
-    replicas_on(pipeline, node, tables, nodes)
-        .chain(end)
-        .map(last_record)
-        .chain(noted)
-        .max()
-        .unwrap_or_default()
+    let said = member.end_to_note().into_iter().chain(member.noted_end(pipeline));
+    let said = said.map(|end| LastRecord { term: end.log_term, index: end.log_index });
+    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(last_record);
+    shown.chain(said).max().unwrap_or_default()
 }
 
 /// The replicas that the log of a member on the node has left. A replica that was copied there is what
@@ -365,7 +357,7 @@ mod tests {
                 pipeline: 1,
                 replica: node,
                 state: MemberState::QuasiClosed as i32,
-                end: Some(LogEnd { index: last_index, ..LogEnd::default() }),
+                end: Some(LogEnd { index: last_index, log_index: last_index, ..LogEnd::default() }),
                 ..PipelineReport::default()
             };
             self.nodes.report_pipelines(NodeId(node), vec![report], &Default::default());

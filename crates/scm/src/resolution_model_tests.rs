@@ -20,6 +20,8 @@ use tokio::time::Instant;
 use types::{NodeId, PipelineId};
 
 const CONTAINERS: u64 = 4;
+/// The container that never holds data: SCM hears of nothing in it.
+const END: u64 = 99;
 const LET_GO: Duration = Duration::from_secs(5);
 /// The time of a round: longer than anything that is waited for.
 const ROUND: Duration = Duration::from_secs(90);
@@ -30,6 +32,15 @@ struct Record {
     term: u64,
     container: u64,
     is_roll: bool,
+    /// Whether the roll is the pipeline's last: it leads to [`END`].
+    ends: bool,
+}
+
+impl Record {
+    /// The container of the record that follows.
+    fn next_container(&self) -> u64 {
+        if self.ends { END } else { self.container + u64::from(self.is_roll) }
+    }
 }
 
 /// A member leads, after an election where it did not, appends, and is followed by who is reached.
@@ -38,6 +49,7 @@ struct Step {
     leader: usize,
     records: usize,
     rolls: bool,
+    ends: bool,
     reached: [bool; 3],
 }
 
@@ -89,10 +101,10 @@ impl History {
             self.leader = Some(leader);
         }
         for number in 0..step.records {
-            let container =
-                self.logs[leader].last().map_or(1, |last| last.container + u64::from(last.is_roll));
-            let is_roll = step.rolls && number == 0 && container < CONTAINERS;
-            self.logs[leader].push(Record { term: self.term, container, is_roll });
+            let container = self.logs[leader].last().map_or(1, Record::next_container);
+            let ends = step.ends && number == 0 && container != END;
+            let is_roll = ends || step.rolls && number == 0 && container < CONTAINERS;
+            self.logs[leader].push(Record { term: self.term, container, is_roll, ends });
         }
         for &follower in &reached {
             self.logs[follower] = self.logs[leader].clone();
@@ -112,7 +124,15 @@ impl History {
             let is_ended = record.is_roll && self.acknowledged.get(at) == Some(record);
             (record.container, (record.term, at as u64 + 1, is_ended))
         };
-        log.iter().enumerate().map(replica).collect()
+        log.iter().enumerate().filter(|(_, record)| record.container != END).map(replica).collect()
+    }
+}
+
+impl History {
+    /// Whether the log has the pipeline's last roll, and that was committed.
+    fn has_committed_end(&self, log: &[Record]) -> bool {
+        let at = log.iter().position(|record| record.ends);
+        at.is_some_and(|at| self.acknowledged.get(at) == Some(&log[at]))
     }
 }
 
@@ -162,6 +182,7 @@ impl Model {
         let state = match says {
             _ if !is_whole => MemberState::LogLost,
             Says::Runs => MemberState::Runs,
+            _ if knows_ends && self.history.has_committed_end(log) => MemberState::Ended,
             _ => MemberState::QuasiClosed,
         };
         let let_go = says == Says::LetGo && is_whole;
@@ -169,11 +190,7 @@ impl Model {
             pipeline: 1,
             replica: node,
             state: state as i32,
-            end: log[..left].last().map(|last| LogEnd {
-                container: last.container,
-                term: last.term,
-                index: left as u64,
-            }),
+            end: log_end(&log[..left]),
             ..PipelineReport::default()
         };
         let reports = if let_go { vec![] } else { vec![report] };
@@ -256,9 +273,22 @@ impl Model {
     }
 }
 
+fn log_end(log: &[Record]) -> Option<LogEnd> {
+    let (last, told) = (log.last()?, log.iter().rposition(|record| record.container != END)?);
+    let (container, term) = (log[told].container, log[told].term);
+    let (log_term, log_index) = (last.term, log.len() as u64);
+    Some(LogEnd { container, term, index: told as u64 + 1, log_term, log_index })
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = (0..3usize, 0..4usize, any::<bool>(), any::<[bool; 3]>());
-    let step = step.prop_map(|(leader, records, rolls, reached)| Step { leader, records, rolls, reached });
+    let step = (0..3usize, 0..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<[bool; 3]>());
+    let step = step.prop_map(|(leader, records, rolls, ends, reached)| Step {
+        leader,
+        records,
+        rolls,
+        ends,
+        reached,
+    });
     prop::collection::vec(step, 1..12)
 }
 

@@ -162,9 +162,20 @@ impl ContainerState {
     }
 }
 
-/// A record that ends a log, as SCM is told of it.
-pub(crate) fn log_end(container: ContainerId, last: LogId) -> LogEnd {
-    LogEnd { container: container.0, term: last.term.0, index: last.index.0 }
+/// The same end of a log that has more records, of which SCM is not told.
+pub(crate) fn ends_with(end: LogEnd, last: LogId) -> LogEnd {
+    LogEnd { log_term: last.term.0, log_index: last.index.0, ..end }
+}
+
+/// The end of a log: its last record of which SCM is told, in a container, and its last record of all.
+pub(crate) fn log_end(container: ContainerId, told: LogId, last: LogId) -> LogEnd {
+    LogEnd {
+        container: container.0,
+        term: told.term.0,
+        index: told.index.0,
+        log_term: last.term.0,
+        log_index: last.index.0,
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

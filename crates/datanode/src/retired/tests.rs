@@ -504,7 +504,7 @@ async fn a_creation_that_ended_before_its_log_began_ends_alone_as_often_as_one_l
     left.begin_creation().await;
     for _ in 0..2 {
         let end = left.quasi_close(&host()).await.expect("there was never a log");
-        assert_eq!(end, log_end(container, LogId::default()));
+        assert_eq!(end, log_end(container, LogId::default(), LogId::default()));
     }
     left.let_go(&host()).await.unwrap();
     assert!(left.is_forgotten());

@@ -1,5 +1,5 @@
 //! A closing pipeline is over: all members that can end it have. A member that comes later ends it too, which
-//! is noted, and then lets go of it.
+//! is noted, and then lets go of it. The containers that the log never came to are deleted by the same command.
 
 use crate::member_view::MAJORITY;
 use crate::tables::{TablesMut, container_state};
@@ -36,8 +36,9 @@ fn farthest<'a>(ends: impl Iterator<Item = &'a MemberEnd>) -> Vec<MemberEnd> {
 }
 
 /// What is compared of two ends of one member, or of two logs of one pipeline.
-pub(crate) fn reach(end: &MemberEnd) -> (u64, u64, u64, bool) {
-    (end.last_term, end.last_index, end.last_container, end.with_pipeline)
+pub(crate) fn reach(end: &MemberEnd) -> (u64, u64, u64, u64, bool) {
+    let MemberEnd { log_term, log_index, last_index, last_container, is_last_roll, .. } = *end;
+    (log_term, log_index, last_index, last_container, is_last_roll)
 }
 
 /// Deletes the containers that the pipeline's log never came to. No replica is asked: what the members said of
@@ -61,7 +62,7 @@ fn delete_unused(tables: &mut TablesMut<'_>, pipeline: &PipelineRecord) {
 /// acknowledged, one of them has. A member whose log is lost may have had more than it says.
 fn last_container(pipeline: &PipelineRecord) -> Option<u64> {
     let ends = pipeline.ended.iter().filter(|end| end.last_container != 0);
-    if let Some(end) = ends.clone().find(|end| end.with_pipeline) {
+    if let Some(end) = ends.clone().find(|end| end.is_last_roll) {
         return Some(end.last_container);
     }
     let has_log = |end: &&MemberEnd| !pipeline.lost_logs.contains(&end.replica);
@@ -100,12 +101,12 @@ mod tests {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));
         run(&mut tables, close(1, ""));
-        let end = |replica| MemberEnd { replica, last_index: 7, last_term: 1, ..MemberEnd::default() };
+        let end = |replica| at(replica, 1, 7);
         for ended in [vec![end(2), end(1)], vec![end(3)], vec![end(3)]] {
             note(&mut tables, ended);
         }
         assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended, [end(1), end(2), end(3)]);
-        note(&mut tables, vec![MemberEnd { last_index: 4, ..end(3) }]);
+        note(&mut tables, vec![at(3, 1, 4)]);
         assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended[2], end(3), "what was said once");
     }
 
@@ -127,25 +128,33 @@ mod tests {
     }
 
     fn at(replica: u64, last_container: u64, last_index: u64) -> MemberEnd {
-        MemberEnd { replica, last_index, last_term: 1, last_container, with_pipeline: false }
+        MemberEnd {
+            replica,
+            last_index,
+            last_term: 1,
+            last_container,
+            is_last_roll: false,
+            log_term: 1,
+            log_index: last_index,
+        }
     }
 
     #[test]
     fn containers_behind_the_log_are_deleted_as_soon_as_its_end_is_noted() {
-        let with_pipeline = MemberEnd { with_pipeline: true, ..at(1, 1, 70) };
+        let is_last_roll = MemberEnd { is_last_roll: true, ..at(1, 1, 70) };
         for (ends, expect) in [
             (vec![], &[][..]),
             (vec![at(1, 1, 70)], &[]),
             (vec![at(1, 1, 70), at(2, 1, 60)], &[2, 3]),
             (vec![at(1, 1, 70), at(2, 2, 71)], &[3]),
             (vec![at(1, 1, 70), at(2, 0, 0)], &[]),
-            (vec![with_pipeline], &[2, 3]),
+            (vec![is_last_roll], &[2, 3]),
         ] {
             let mut tables = closing();
             note(&mut tables, ends.clone());
             assert_eq!(deleted(&tables), expect, "{ends:?}");
             // What was undecided is settled once another one comes.
-            if ends.len() == 1 && !ends[0].with_pipeline {
+            if ends.len() == 1 && !ends[0].is_last_roll {
                 note(&mut tables, vec![at(3, 2, 71)]);
                 assert_eq!(deleted(&tables), [3]);
             }

@@ -262,6 +262,12 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
     let pipeline_over = pipeline.state() == PipelineState::PipelineClosed;
+    let is_decided = |record: &ContainerRecord| {
+        matches!(container_state(record), ContainerState::ContainerClosed | ContainerState::ContainerDeleted)
+    };
+    // Of each container of the pipeline it is looked at for those alone that are deleted.
+    let is_dispensable = container_state(record) == ContainerState::ContainerDeleted
+        && (record.emptied || pipeline_over && tables.containers_of(pipeline).all(is_decided));
     let behind = match pipeline_over {
         true => Vec::new(),
         false => behind(record, pipeline, nodes, now),
@@ -278,6 +284,7 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
     Some(ContainerView {
         record,
         pipeline_over,
+        is_dispensable,
         replicas,
         on_lost_disks,
         on_failing_disks,

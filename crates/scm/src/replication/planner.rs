@@ -83,6 +83,9 @@ pub(crate) struct ContainerView<'a> {
     pub(crate) record: &'a ContainerRecord,
     /// Whether the container's pipeline is over: no log writes to its replicas.
     pub(crate) pipeline_over: bool,
+    /// Whether the container is deleted, and its replicas are not needed either to tell where a log ended: all
+    /// of its pipeline's containers are decided.
+    pub(crate) is_dispensable: bool,
     pub(crate) replicas: Vec<(NodeId, &'a ContainerReplica)>,
     /// Nodes whose replica is on a lost disk: it may come back with the disk, so they get no other one.
     pub(crate) on_lost_disks: BTreeSet<NodeId>,
@@ -206,9 +209,7 @@ pub(crate) fn examine(
     let is_closed = container_state(known.record) == ContainerState::ContainerClosed;
     let orders = match container_state(known.record) {
         ContainerState::ContainerClosed => plan_closed(known, &sorted, limits, tasks, copies),
-        ContainerState::ContainerDeleted if known.pipeline_over || known.record.emptied => {
-            plan_deleted(known, limits, tasks)
-        }
+        ContainerState::ContainerDeleted if known.is_dispensable => plan_deleted(known, limits, tasks),
         _ => Vec::new(),
     };
     let targets: Vec<NodeId> =

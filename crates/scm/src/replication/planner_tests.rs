@@ -123,6 +123,7 @@ impl Case {
         let known = ContainerView {
             record: &self.record,
             pipeline_over: self.over,
+            is_dispensable: self.over || self.record.emptied,
             replicas: self.replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
             on_lost_disks: self.on_lost_disks.clone(),
             on_failing_disks: self.on_failing_disks.clone(),
@@ -211,6 +212,7 @@ fn a_source_gives_to_a_few_at_a_time() {
     let another = ContainerView {
         record: &record(2, ContainerState::ContainerClosed),
         pipeline_over: true,
+        is_dispensable: true,
         replicas: vec![],
         on_lost_disks: BTreeSet::new(),
         on_failing_disks: BTreeSet::new(),
@@ -473,6 +475,7 @@ fn nodes_of_another_rack_that_are_merely_busy_are_waited_for() {
         let another = ContainerView {
             record: &record,
             pipeline_over: true,
+            is_dispensable: true,
             replicas: vec![],
             on_lost_disks: BTreeSet::new(),
             on_failing_disks: BTreeSet::new(),
@@ -638,6 +641,7 @@ impl Model {
             let known = ContainerView {
                 record,
                 pipeline_over: true,
+                is_dispensable: true,
                 replicas: replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
                 on_lost_disks: BTreeSet::new(),
                 on_failing_disks: BTreeSet::new(),

@@ -271,7 +271,7 @@ fn the_last_roll_ends_the_pipeline() {
     assert_eq!((closed.state, closed.last), (ContainerState::Closed, last));
     let end = index.container(ContainerId(20)).unwrap().unwrap();
     assert_eq!((end.state, end.last, end.blocks), (ContainerState::Closed, None, 0));
-    let ended = Some(log_end(FIRST, closed.last.unwrap()));
+    let ended = closed.last.map(|last| log_end(FIRST, last, last));
     assert_eq!(replica.open.borrow().ended, ended);
     // Before and after a restart: nothing new is taken, what was acknowledged is acknowledged again.
     for _ in 0..2 {
