@@ -148,11 +148,13 @@ impl WriteStream {
 
     /// Proposes a chunk, or refuses it. An error: nobody listens any more.
     async fn take(&mut self, chunk: WriteChunk) -> Result<(), Gone> {
-        let (id, seq, nonce_bytes) = (PipelineId(chunk.pipeline), chunk.seq, chunk.nonce.clone());
+        let (id, seq) = (PipelineId(chunk.pipeline), chunk.seq);
         let nonce = match chunk.nonce_parsed() {
             Ok(nonce) => nonce,
-            Err(failure) => return self.answer(refused(nonce_bytes, seq, failure)).await,
+            // What is no nonce may be megabytes.
+            Err(failure) => return self.answer(refused(Bytes::new(), seq, failure)).await,
         };
+        let nonce_bytes = chunk.nonce.clone();
         let Some(pipeline) = self.served.pipelines.open(id) else {
             let failure = match self.served.pipelines.stopped_report(id) {
                 Some(_) => {

@@ -85,6 +85,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
             () = look.as_mut() => {
                 let now = Instant::now();
                 let silent = now - heard;
+                wire.give_up_late();
                 if silent >= SILENCE_MAX {
                     return Ended::Silent;
                 }
@@ -166,7 +167,7 @@ impl<S: Side> Frames<'_, S> {
             let missing = (HEAD_BYTES + head.bytes as usize).saturating_sub(here);
             if missing > 0 {
                 // What was announced gets its memory when a part of it came.
-                return Ok(if here >= BELIEVED_BYTES { missing } else { missing.min(BELIEVED_BYTES) });
+                return Ok(if here >= BELIEVED_BYTES { missing } else { missing.min(BELIEVED_BYTES - here) });
             }
             self.buffer.bytes.advance(HEAD_BYTES);
             let payload = self.buffer.take_payload(head.bytes as usize);

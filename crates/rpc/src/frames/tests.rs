@@ -706,3 +706,44 @@ async fn what_is_sent_and_not_read_has_its_room_and_its_connection_goes_on() {
     assert_eq!(second.counts.calls_unread.get(), 1);
     until_working(&second.working, 2).await;
 }
+
+/// Two addresses had all the room for messages for hours.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_read_for_a_minute_is_given_up_and_what_is_read_slowly_is_not() {
+    let mut pipe = Pipe::behind(&Gate::new(GateOptions::default()), 64 << 10).await;
+    pipe.io.write_all(&opened(1, "/never")).await.unwrap();
+    pipe.io.write_all(&frame(Kind::Data, 1, &[7; 200_000], false)).await.unwrap();
+    let begun = Instant::now();
+    let mut pings = 0;
+    let reset = loop {
+        tokio::select! {
+            reset = pipe.next(Kind::Reset) => break reset,
+            // Whoever says nothing is closed.
+            () = tokio::time::sleep(Duration::from_secs(1)) => {
+                pings += 1;
+                pipe.io.write_all(&frame(Kind::Ping, 0, b"", false)).await.unwrap();
+            }
+        }
+        assert!(begun.elapsed() < 2 * DEADLINE, "it is kept");
+    };
+    assert_eq!((reset.0.stream, pipe.counts.calls_unread.get()), (1, 1));
+    assert!(begun.elapsed() >= Duration::from_secs(60), "after {:?}, {pings} pings", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_within_a_minute_is_not_late_however_much_more_came() {
+    let mut unread = super::wire::Unread::new();
+    for _ in 0..100 {
+        unread.came += 10;
+        assert!(!unread.is_late(Instant::now()));
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        unread.came += 10;
+        assert!(!unread.is_late(Instant::now()));
+        unread.read = unread.came - 10;
+    }
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        let _ = unread.is_late(Instant::now());
+    }
+    assert!(unread.is_late(Instant::now()));
+}

@@ -19,11 +19,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tonic::Status;
 
 /// The most bytes that came on a connection and wait to be read, and that are not counted: as much as is read from its
 /// socket at once, twice.
 const UNREAD_BYTES_MAX: usize = 128 << 10;
+/// The time within which what came is read, where that is counted: as long as a message may take to come whole.
+const READING_MAX: Duration = Duration::from_secs(60);
 /// The bytes of a stream's data that may wait for the socket while its body is asked for more.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
 
@@ -82,6 +85,7 @@ impl State {
 struct Stream {
     events: UnboundedSender<Event>,
     flow: Flow,
+    unread: Unread,
     /// Whether the peer said that it sends no more data.
     has_ended: bool,
     /// The bytes of the call's data that wait for the socket.
@@ -91,6 +95,29 @@ struct Stream {
     sender: Option<Waker>,
     /// The task that works for the call, and ends with it.
     task: Option<AbortHandle>,
+}
+
+/// The bytes of a call that came and of which not all are read yet, and since when.
+pub(super) struct Unread {
+    pub(super) came: u64,
+    pub(super) read: u64,
+    /// What had come when it was looked at last and all was read that had come before.
+    came_before: (u64, Instant),
+}
+
+impl Unread {
+    pub(super) fn new() -> Unread {
+        Unread { came: 0, read: 0, came_before: (0, Instant::now()) }
+    }
+
+    /// Whether something is not read that has been here for long.
+    pub(super) fn is_late(&mut self, now: Instant) -> bool {
+        let (came, at) = self.came_before;
+        if self.read >= came {
+            self.came_before = (self.came, now);
+        }
+        self.read < came && now - at >= READING_MAX
+    }
 }
 
 impl Stream {
@@ -163,7 +190,7 @@ impl Wire {
     fn stream(&self, events: UnboundedSender<Event>) -> Stream {
         let (has_ended, queued, large, sender, task) = Default::default();
         let flow = Flow::new(self.stream_bytes.0, self.stream_bytes.1);
-        Stream { events, flow, has_ended, queued, large, sender, task }
+        Stream { events, flow, unread: Unread::new(), has_ended, queued, large, sender, task }
     }
 
     /// Begins a call, of at most `calls_max` at a time. `Err`: nothing of it was sent.
@@ -353,8 +380,11 @@ impl Wire {
             self.control(state, Kind::Credit, 0, Some(owed));
         }
         state.has_room_for_unread(); // there is for less
-        let Some(stream) = state.streams.get_mut(&id).filter(|stream| !stream.has_ended) else { return };
-        if let Some(owed) = stream.flow.taken(cost) {
+        let Some(stream) = state.streams.get_mut(&id) else { return };
+        stream.unread.read += u64::from(cost);
+        if !stream.has_ended
+            && let Some(owed) = stream.flow.taken(cost)
+        {
             self.control(state, Kind::Credit, id, Some(owed));
         }
     }
@@ -376,16 +406,13 @@ impl Wire {
                 None if id > state.last => return Err(Malformed::Stream),
                 None => false,
                 Some(stream) if stream.has_ended => return Err(Malformed::Stream),
-                Some(stream) if !has_room => {
-                    let why = Failure::new(Code::Busy, "what was sent and not read leaves no room for more");
-                    let _ = stream.events.send(Event::Broken(why.into())); // nobody waits for it any more
-                    self.counts.calls_unread.count();
-                    self.remove(state, id);
-                    self.control(state, Kind::Reset, id, None);
+                Some(_) if !has_room => {
+                    self.give_up_unread(state, id);
                     false
                 }
                 Some(stream) => {
                     stream.flow.came(cost)?;
+                    stream.unread.came += u64::from(cost);
                     stream.has_ended = is_last;
                     let is_taken = cost == 0 || stream.events.send(Event::Data(data, cost)).is_ok();
                     if is_last {
@@ -399,6 +426,29 @@ impl Wire {
             self.consumed(id, cost);
         }
         Ok(())
+    }
+
+    fn give_up_unread(&self, state: &mut State, id: u32) {
+        let Some(stream) = self.remove(state, id) else { return };
+        let why = Failure::new(Code::Busy, "what was sent and not read leaves no room for more");
+        let _ = stream.events.send(Event::Broken(why.into())); // nobody waits for it any more
+        self.counts.calls_unread.count();
+        self.control(state, Kind::Reset, id, None);
+    }
+
+    /// Gives up the calls that have not read for long what came, where that is counted: it keeps room from others.
+    pub(super) fn give_up_late(&self) {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.unread.is_none() || state.flow.untaken() as usize <= UNREAD_BYTES_MAX {
+            return;
+        }
+        let now = Instant::now();
+        let late = |(id, stream): (&u32, &mut Stream)| stream.unread.is_late(now).then_some(*id);
+        let late: Vec<u32> = state.streams.iter_mut().filter_map(late).collect();
+        for id in late {
+            self.give_up_unread(state, id);
+        }
     }
 
     /// Hands on what came of a call; it may be over already.

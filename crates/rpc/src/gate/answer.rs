@@ -13,7 +13,8 @@ use tonic::body::Body;
 use tonic::codegen::Body as HttpBody;
 use tonic::codegen::http::HeaderMap;
 
-/// The most bytes of a piece of an answer that is not counted: a call costs more by itself.
+/// The most bytes of a piece of an answer that is not counted in frames, of which only so many wait as there is
+/// credit for: a call costs more by itself. HTTP/2 makes piece after piece.
 const SMALL_BYTES_MAX: usize = 4 << 10;
 
 /// An answer to a call, whose pieces are counted from when they are made until nobody has them: not the queue of a
@@ -49,8 +50,9 @@ impl Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let polled = ready!(Pin::new(&mut *body).poll_frame(cx));
+        let small_bytes_max = if self.untaken.is_some() { 0 } else { SMALL_BYTES_MAX };
         let is_large =
-            |frame: &Frame<Bytes>| frame.data_ref().is_some_and(|data| data.len() > SMALL_BYTES_MAX);
+            |frame: &Frame<Bytes>| frame.data_ref().is_some_and(|data| data.len() > small_bytes_max);
         let bytes = match polled {
             Some(Ok(frame)) if is_large(&frame) => frame.into_data().expect("data has a length"),
             other => return Poll::Ready(other),

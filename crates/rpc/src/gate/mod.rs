@@ -80,9 +80,9 @@ impl Default for GateOptions {
 /// The most bytes of a call in one frame of HTTP/2. A frame is gathered before anything looks at it, and room
 /// for all of it is taken when its head comes: no more than a message may have of which nothing is known yet.
 const FRAME_BYTES_MAX: u32 = 64 << 10;
-/// The most bytes that come over HTTP/2 and are not read: of a call as many as HTTP/2 lets be sent by itself, and of a
-/// connection so many that the 512 of an address come to 128 MiB.
-const HTTP2_WINDOWS: Windows = Windows { stream_bytes: 64 << 10, connection_bytes: 256 << 10 };
+/// The most bytes that come over HTTP/2 and are not read: so many that the 512 connections of an address come to 128
+/// MiB.
+const HTTP2_WINDOWS: Windows = Windows { stream_bytes: 256 << 10, connection_bytes: 256 << 10 };
 /// The most bytes of a call's headers. Ours have some 300 bytes, a status with its details some KiB.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// The most connections over HTTP/2 that wait to be taken.

@@ -77,7 +77,11 @@ impl Protocol {
             Ok(admitted) => admitted,
             Err(refusal) => return document(refusal),
         };
-        if let Err(refusal) = hold_beforehand(&mut room, admitted.operation) {
+        let asked_bytes = match &admitted.body {
+            AdmittedBody::Document(document) => document.len(),
+            AdmittedBody::Empty | AdmittedBody::Data(_) => 0,
+        };
+        if let Err(refusal) = hold_beforehand(&mut room, admitted.operation, asked_bytes) {
             return document(refusal.into());
         }
         let body = match admitted.body {
@@ -127,9 +131,11 @@ const LONG_ANSWER_BYTES: usize = 512 << 10;
 /// The longest document that needs no room: errors have less, and lists of a few keys.
 const SHORT_BYTES: usize = 16 << 10;
 
-/// Takes room for an answer that may be long before anything is done for it.
-fn hold_beforehand(room: &mut Room, operation: &str) -> Result<(), NoRoom> {
-    if LONG_ANSWERS.contains(&operation) { room.hold(LONG_ANSWER_BYTES) } else { Ok(()) }
+/// Takes room for an answer that may be long before anything is done for it. One that says what became of each thing
+/// that was asked for has twice as many bytes as the document that asked, or less, as a rule.
+fn hold_beforehand(room: &mut Room, operation: &str, asked_bytes: usize) -> Result<(), NoRoom> {
+    let bytes = LONG_ANSWER_BYTES.max(2 * asked_bytes);
+    if LONG_ANSWERS.contains(&operation) { room.hold(bytes) } else { Ok(()) }
 }
 
 /// Keeps a long document's room until its client has taken it, or asks that to come later.
@@ -450,7 +456,7 @@ mod tests {
     const LONGEST_BYTES: usize = 5 << 20;
 
     fn answer(mut room: Room, bytes: usize) -> Response {
-        match hold_beforehand(&mut room, "ListObjectsV2") {
+        match hold_beforehand(&mut room, "ListObjectsV2", 0) {
             Ok(()) => in_room(room, Response::new(Bytes::from(vec![b'x'; bytes]))),
             Err(refusal) => document(refusal.into()),
         }
@@ -479,13 +485,22 @@ mod tests {
         assert_eq!((short.status(), documents.bytes_in_use()), (StatusCode::OK, 0));
     }
 
+    /// What was deleted and told to come later is deleted again, though somebody has put it anew.
+    #[test]
+    fn a_long_list_of_what_is_to_be_deleted_has_room_for_its_answer_before_anything_is() {
+        let documents = BodyMemory::new(4 << 20, Arc::default());
+        let hold = |asked_bytes| hold_beforehand(&mut documents.room(None), "DeleteObjects", asked_bytes);
+        assert!(hold(2 << 20).is_ok());
+        assert!(hold((2 << 20) + 1).is_err());
+    }
+
     #[test]
     fn operations_with_short_answers_are_begun_without_room() {
         let documents = BodyMemory::new(0, Arc::default());
         let mut room = documents.room(None);
-        assert!(hold_beforehand(&mut room, "ListObjects").is_err());
+        assert!(hold_beforehand(&mut room, "ListObjects", 0).is_err());
         for operation in ["PutObject", "GetObject", "CompleteMultipartUpload", "HeadBucket"] {
-            assert!(hold_beforehand(&mut room, operation).is_ok(), "{operation}");
+            assert!(hold_beforehand(&mut room, operation, 0).is_ok(), "{operation}");
         }
         let names: Vec<_> = crate::admission::operation_names().collect();
         assert!(LONG_ANSWERS.iter().all(|long| names.contains(long)), "{names:?}");
