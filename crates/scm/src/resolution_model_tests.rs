@@ -50,6 +50,8 @@ struct Step {
     records: usize,
     rolls: bool,
     ends: bool,
+    /// Whether those that are reached take what was appended; they vote before that.
+    sends: bool,
     reached: [bool; 3],
 }
 
@@ -105,6 +107,9 @@ impl History {
             let ends = step.ends && number == 0 && container != END;
             let is_roll = ends || step.rolls && number == 0 && container < CONTAINERS;
             self.logs[leader].push(Record { term: self.term, container, is_roll, ends });
+        }
+        if !step.sends {
+            return;
         }
         for &follower in &reached {
             self.logs[follower] = self.logs[leader].clone();
@@ -281,12 +286,14 @@ fn log_end(log: &[Record]) -> Option<LogEnd> {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = (0..3usize, 0..4usize, any::<bool>(), prop::bool::weighted(0.2), any::<[bool; 3]>());
-    let step = step.prop_map(|(leader, records, rolls, ends, reached)| Step {
+    let flags = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7));
+    let step = (0..3usize, 0..4usize, flags, any::<[bool; 3]>());
+    let step = step.prop_map(|(leader, records, (rolls, ends, sends), reached)| Step {
         leader,
         records,
         rolls,
         ends,
+        sends,
         reached,
     });
     prop::collection::vec(step, 1..12)

@@ -355,7 +355,7 @@ fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
     let what = "containers wait for members that may have more of them";
     count(Critical, "container-quasi-closed", what, status.quasi_closed, undecided);
     let open = "container list --state open";
-    let what = "containers of pipelines that are over are being decided: stop no node and take no disk away";
+    let what = "containers of pipelines that are over are being decided: stop no node, take no disk away";
     count(Warning, "container-undecided", what, status.undecided, open);
     let few = "container list --trouble under-replicated";
     let what = "containers have less than three good replicas";

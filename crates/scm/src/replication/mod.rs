@@ -361,3 +361,42 @@ pub(crate) fn firm_elsewhere(
     };
     staying(known, tasks, besides).filter(is_firm).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::{close, create, end, run, three_nodes};
+    use proto::scm::{
+        AllocateContainerCommand, CloseContainersCommand, ClosedContainer, scm_command::Command,
+    };
+
+    /// A member's replica of a container that others never came to was deleted, and with it the proof that its
+    /// log was whole: the container before waited for ever.
+    #[test]
+    fn what_a_deleted_container_shows_stays_until_its_pipeline_is_decided() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, Command::AllocateContainer(AllocateContainerCommand { pipeline: 1, after: 1 }));
+        run(&mut tables, close(1, ""));
+        let now = Instant::now();
+        let silence =
+            Silence { stale_after: Duration::MAX, dead_after: Duration::MAX, disk_lost_after: Duration::MAX };
+        let nodes = Nodes::new(silence, now);
+        let settle = |tables: &mut Tables, container, state: ContainerState| {
+            let closed = ClosedContainer { container, state: state as i32, last_term: 1, last_index: 7 };
+            run(tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        };
+        let is_dispensable = |tables: &Tables| {
+            known(ContainerId(2), &World::at(tables, &nodes, now)).expect("it is there").is_dispensable
+        };
+        settle(&mut tables, 2, ContainerState::ContainerDeleted);
+        assert!(!is_dispensable(&tables), "the pipeline is not over");
+        run(&mut tables, end(1));
+        assert!(!is_dispensable(&tables));
+        settle(&mut tables, 1, ContainerState::ContainerQuasiClosed);
+        assert!(!is_dispensable(&tables));
+        settle(&mut tables, 1, ContainerState::ContainerClosed);
+        assert!(is_dispensable(&tables));
+    }
+}
