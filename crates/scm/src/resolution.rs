@@ -10,8 +10,8 @@ use crate::tables::{Tables, container_state};
 use crate::world::World;
 use planted::Bug;
 use proto::scm::{
-    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, PipelineMember, PipelineRecord,
-    PipelineState, ReplicaState,
+    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, MemberEnd, PipelineMember,
+    PipelineRecord, PipelineState, ReplicaState,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -204,16 +204,23 @@ fn has_proved_all(
 /// Whether the member still shows all of the log that it once said it had: a disk that lost directories says
 /// nothing of them. The replica of a container that is closed may have moved.
 fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> bool {
-    let Some(noted) = member.noted_end(pipeline) else { return true };
-    shown_end(pipeline, member, tables, nodes) >= noted.last_index
+    member.noted_end(pipeline).is_none_or(|noted| is_shown(noted, pipeline, member, tables, nodes))
 }
 
-/// The index of the last record that is shown of the member's log: by its replicas, and by containers that
-/// are closed, whose replicas may have moved.
-fn shown_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> u64 {
-    let closed = tables.containers_of(pipeline).map(|record| record.last_index);
-    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(|replica| replica.last_index);
-    shown.chain(closed).max().unwrap_or(0)
+/// Whether the last record of the member's log is shown, of those of which SCM is told: by the replica that it stands
+/// in, or by its container's being closed, whose replicas move. A member that could not tell has nothing to show.
+fn is_shown(
+    end: MemberEnd,
+    pipeline: &PipelineRecord,
+    member: &MemberView<'_>,
+    tables: &Tables,
+    nodes: &Nodes,
+) -> bool {
+    let container = tables.container(ContainerId(end.last_container));
+    let is_closed = container.is_some_and(|it| container_state(it) == ContainerState::ContainerClosed);
+    let mut here = replicas_on(pipeline, member.node_id(), tables, nodes);
+    let is_nothing = end.last_container == 0 || end.last_index == 0;
+    is_nothing || is_closed || here.any(|replica| replica.last_index >= end.last_index)
 }
 
 /// Whether the member's end was told to SCM as it is now. A member that let go of its log by the word of
@@ -236,8 +243,8 @@ fn has_said_all(
     let ended = match member.said {
         // As long as the replicas that the member shows are not all of its log, their report is late.
         Some(report) => {
-            let end = report.end.map_or(0, |end| end.index);
-            report.has_ended() && shown_end(pipeline, member, tables, nodes) >= end
+            let is_shown = |end| is_shown(end, pipeline, member, tables, nodes);
+            report.has_ended() && member.end_to_note().is_none_or(is_shown)
         }
         None => member.has_let_go(since),
     };
@@ -353,11 +360,17 @@ mod tests {
             let disk = disk(node, 0);
             let told = DiskReport { disk: disk.clone(), ..DiskReport::default() };
             self.nodes.see(NodeId(node), vec![told], self.start);
+            let is_all = last_index == had.iter().map(|had| had.3).max().unwrap_or(0);
             let report = PipelineReport {
                 pipeline: 1,
                 replica: node,
                 state: MemberState::QuasiClosed as i32,
-                end: Some(LogEnd { index: last_index, log_index: last_index, ..LogEnd::default() }),
+                end: Some(LogEnd {
+                    container: if is_all { had.last().map_or(1, |had| had.0) } else { 2 },
+                    index: last_index,
+                    log_index: last_index,
+                    ..LogEnd::default()
+                }),
                 ..PipelineReport::default()
             };
             self.nodes.report_pipelines(NodeId(node), vec![report], &Default::default());
@@ -542,7 +555,7 @@ mod tests {
     }
 
     fn ended(replica: u64, last_index: u64) -> MemberEnd {
-        MemberEnd { replica, last_index, ..MemberEnd::default() }
+        MemberEnd { replica, last_index, last_container: 1, ..MemberEnd::default() }
     }
 
     /// One member led alone for a moment, and its file is damaged. The two others have all that was ever

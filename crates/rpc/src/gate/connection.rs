@@ -19,6 +19,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 pub struct GateConnection<T = TcpStream> {
     tcp: T,
     place: Places,
+    /// A place among those of HTTP/2, once it is known to be one.
+    _place_among: Option<Places>,
     untaken: Arc<Untaken>,
     counts: Arc<GateCounts>,
     heard: Instant,
@@ -37,7 +39,7 @@ impl<T> GateConnection<T> {
     pub(super) fn new(tcp: T, place: Places, counts: Arc<GateCounts>) -> GateConnection<T> {
         let heard = Instant::now();
         let silence = Box::pin(tokio::time::sleep_until(heard + SILENCE_MAX));
-        GateConnection { tcp, place, untaken: Arc::default(), counts, heard, silence }
+        GateConnection { tcp, place, _place_among: None, untaken: Arc::default(), counts, heard, silence }
     }
 }
 
@@ -52,6 +54,11 @@ impl GateConnection {
                 None
             }
         }
+    }
+
+    /// The same connection, which holds one more place.
+    pub(super) fn among(self, place: Places) -> GateConnection {
+        GateConnection { _place_among: Some(place), ..self }
     }
 
     pub(super) fn into_parts(self) -> (TcpStream, Places) {

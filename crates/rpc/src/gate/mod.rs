@@ -44,6 +44,9 @@ pub struct GateOptions {
     pub connections_max: usize,
     /// Connections from one address, behind which several processes may be.
     pub connections_per_address_max: usize,
+    /// Connections of HTTP/2 among these, which commands have and others' clients, and those of one address.
+    pub http2_connections_max: usize,
+    pub http2_connections_per_address_max: usize,
     /// Calls under way in all. A call that stands idle costs some 16 KiB, so 512 MiB where all do.
     pub calls_max: usize,
     /// Calls under way from one address: two streams for each group that two processes share, and short ones.
@@ -67,6 +70,8 @@ impl Default for GateOptions {
         GateOptions {
             connections_max: 8192,
             connections_per_address_max: 512,
+            http2_connections_max: 1024,
+            http2_connections_per_address_max: 128,
             calls_max: 32_768,
             calls_per_address_max: 8192,
             gathered_bytes_max: 512 << 20,
@@ -80,9 +85,10 @@ impl Default for GateOptions {
 /// The most bytes of a call in one frame of HTTP/2. A frame is gathered before anything looks at it, and room
 /// for all of it is taken when its head comes: no more than a message may have of which nothing is known yet.
 const FRAME_BYTES_MAX: u32 = 64 << 10;
-/// The most bytes that come over HTTP/2 and are not read: so many that the 512 connections of an address come to 128
-/// MiB.
-const HTTP2_WINDOWS: Windows = Windows { stream_bytes: 256 << 10, connection_bytes: 256 << 10 };
+/// The most bytes that come over HTTP/2 and are not read: so many that the 128 connections of an address come to 256
+/// MiB. Small frames count against half a connection's window as if each had 256 bytes, which small calls come in, a
+/// thousand at once.
+const HTTP2_WINDOWS: Windows = Windows { stream_bytes: 256 << 10, connection_bytes: 2 << 20 };
 /// The most bytes of a call's headers. Ours have some 300 bytes, a status with its details some KiB.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// The most connections over HTTP/2 that wait to be taken.
@@ -100,6 +106,7 @@ pub async fn serve(listener: TcpListener, routes: Routes, stop: impl Future<Outp
 #[derive(Clone)]
 pub struct Gate {
     connections: Arc<Shares>,
+    http2_connections: Arc<Shares>,
     calls: Arc<Shares>,
     gathered: Arc<Shares>,
     untaken_bytes: Arc<Shares>,
@@ -111,6 +118,10 @@ impl Gate {
         let shares = |all_max, each_max| Arc::new(Shares::new(all_max, each_max));
         Gate {
             connections: shares(options.connections_max, options.connections_per_address_max),
+            http2_connections: shares(
+                options.http2_connections_max,
+                options.http2_connections_per_address_max,
+            ),
             calls: shares(options.calls_max, options.calls_per_address_max),
             gathered: shares(options.gathered_bytes_max, options.gathered_bytes_per_address_max),
             untaken_bytes: shares(options.untaken_bytes_max, options.untaken_bytes_per_address_max),
@@ -204,7 +215,12 @@ impl Gate {
                 frames::serve(tcp.into_split(), from, calls, unread, counts, stopping).await;
             }
             Some(_) => {
-                let _ = http2.send(Ok(connection)).await; // a server that ended takes none
+                let from = connection.connect_info().tcp.remote_addr();
+                match self.http2_connections.take(from.map(|from| holder(from.ip()))) {
+                    // A server that ended takes none.
+                    Some(place) => drop(http2.send(Ok(connection.among(place))).await),
+                    None => self.counts.connections_refused.count(),
+                }
             }
             None => {}
         }
