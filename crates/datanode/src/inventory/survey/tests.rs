@@ -7,7 +7,6 @@ use crate::pipeline::PipelineOrder;
 use crate::pipelines::StoppedPipeline;
 use raft::{AddressBook, HostOptions, RaftHost};
 use rocksdb::WriteBatch;
-use types::LogIndex;
 
 /// A node with one disk, of which nobody knows anything yet.
 async fn surveyor(left: &Left) -> (Surveyor, Arc<DatanodeDisk>) {
