@@ -4,6 +4,7 @@
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::ops::close_containers::CLOSE_CONTAINERS_MAX;
+use crate::ops::end_pipeline::log_last;
 use crate::quality;
 use crate::replicas::{LastRecord, last_record};
 use crate::tables::{Tables, container_state};
@@ -216,11 +217,17 @@ fn is_shown(
     tables: &Tables,
     nodes: &Nodes,
 ) -> bool {
-    let container = tables.container(ContainerId(end.last_container));
-    let is_closed = container.is_some_and(|it| container_state(it) == ContainerState::ContainerClosed);
+    let is_closed =
+        |it: &&ContainerRecord| it.emptied || container_state(it) == ContainerState::ContainerClosed;
     let mut here = replicas_on(pipeline, member.node_id(), tables, nodes);
-    let is_nothing = end.last_container == 0 || end.last_index == 0;
-    is_nothing || is_closed || here.any(|replica| replica.last_index >= end.last_index)
+    if end.last_index == 0 || here.any(|replica| replica.last_index >= end.last_index) {
+        return true;
+    }
+    match end.last_container {
+        // The member was of a version that did not say it.
+        0 => tables.containers_of(pipeline).filter(is_closed).any(|it| it.last_index >= end.last_index),
+        container => tables.container(ContainerId(container)).as_ref().is_some_and(is_closed),
+    }
 }
 
 /// Whether the member's end was told to SCM as it is now. A member that let go of its log by the word of
@@ -255,7 +262,7 @@ fn has_said_all(
 /// The end of the member's log: by what it says, what it once said, and what it shows.
 fn log_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> LastRecord {
     let said = member.end_to_note().into_iter().chain(member.noted_end(pipeline));
-    let said = said.map(|end| LastRecord { term: end.log_term, index: end.log_index });
+    let said = said.map(|end| log_last(&end)).map(|(term, index)| LastRecord { term, index });
     let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(last_record);
     shown.chain(said).max().unwrap_or_default()
 }

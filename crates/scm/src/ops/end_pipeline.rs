@@ -36,9 +36,14 @@ fn farthest<'a>(ends: impl Iterator<Item = &'a MemberEnd>) -> Vec<MemberEnd> {
 }
 
 /// What is compared of two ends of one member, or of two logs of one pipeline.
-pub(crate) fn reach(end: &MemberEnd) -> (u64, u64, u64, u64, bool) {
-    let MemberEnd { log_term, log_index, last_index, last_container, is_last_roll, .. } = *end;
-    (log_term, log_index, last_index, last_container, is_last_roll)
+pub(crate) fn reach(end: &MemberEnd) -> ((u64, u64), u64, u64, bool) {
+    (log_last(end), end.last_index, end.last_container, end.is_last_roll)
+}
+
+/// Term and index of the log's last record, which a member of an older version did not say: it is not before the last
+/// record of which SCM is told.
+pub(crate) fn log_last(end: &MemberEnd) -> (u64, u64) {
+    (end.log_term, end.log_index).max((end.last_term, end.last_index))
 }
 
 /// Deletes the containers that the pipeline's log never came to. No replica is asked: what the members said of

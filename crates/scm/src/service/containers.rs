@@ -84,6 +84,10 @@ fn check_dropped(
         let why = "another replica of it is being deleted: wait until that is done";
         return Err(Failure::new(Code::NotYet, why));
     }
+    if is_deleted && !known.is_dispensable {
+        let why = "it shows where its node's log ended: other containers of its pipeline are not decided yet";
+        return Err(Failure::new(Code::NotYet, why));
+    }
     if !is_deleted && replication::firm_elsewhere(&known, world.node_views(), tasks, node) == 0 {
         let why = "no other node that stays, speaks and can read it has a good replica of it";
         return Err(Failure::invalid(why));
