@@ -170,8 +170,8 @@ mod tests {
     use crate::replicas::ContainersReport;
     use crate::tables::Tables;
     use proto::scm::{
-        CloseContainersCommand, ClosedContainer, ContainerReplica, ContainerState, DiskReport, ReplicaState,
-        scm_command::Command,
+        CloseContainersCommand, ClosedContainer, ContainerReplica, ContainerState, DiskReport, RackOfHost,
+        ReplicaState, SetRacksCommand, scm_command::Command,
     };
     use std::time::Duration;
     use tokio::time::Instant;
@@ -246,6 +246,19 @@ mod tests {
         check([500, 200, 500, 800], true, Some((4, 2)));
         check([500, 200, 500, 800], false, None);
         check([500, 450, 500, 550], true, None);
+    }
+
+    #[test]
+    fn no_move_puts_all_replicas_into_one_rack() {
+        let (mut tables, nodes, now) = cluster([500, 200, 500, 800], true);
+        for (rack_of_4, is_moved) in [("a", false), ("b", true)] {
+            let rack = |(host, rack): (&str, &str)| RackOfHost { host: host.into(), rack: rack.into() };
+            let hosts = [("node1", "a"), ("node2", "b"), ("node3", "a"), ("node4", rack_of_4)].map(rack);
+            let racks = SetRacksCommand { hosts: hosts.into(), replace: true };
+            assert_eq!(run(&mut tables, Command::SetRacks(racks)).refused, "");
+            let found = balancer().next_move(&World::at(&tables, &nodes, now), &Tasks::default());
+            assert_eq!(found.map(|(to, _)| to.0), is_moved.then_some(4), "node 4 in rack {rack_of_4}");
+        }
     }
 
     #[test]

@@ -5,8 +5,11 @@ use crate::replication::{self, REPLICAS, REPLICAS_BESIDES_MAINTENANCE, Tasks};
 use crate::tables::{container_state, duty};
 use crate::world::World;
 use proto::Failure;
-use proto::scm::{ContainerReplica, ContainerState, NodeDuty, NodeRecord, NodeState, SetNodeDutyCommand};
-use types::NodeId;
+use proto::scm::{
+    ContainerRecord, ContainerReplica, ContainerState, NodeDuty, NodeRecord, NodeState, PipelineState,
+    SetNodeDutyCommand,
+};
+use types::{NodeId, PipelineId};
 
 /// The number of pipelines and containers that a leaving node is still needed for.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -71,10 +74,15 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>, tasks: &Tasks) -> Waiting
         container_state(known.record) != ContainerState::ContainerDeleted
             && !replication::are_good_elsewhere(needed, &known, world.node_views(), tasks, node)
     };
+    // An open container is written to by its pipeline's members, which are counted, until that is over.
+    let is_over = |record: &ContainerRecord| {
+        let pipeline = tables.pipeline(PipelineId(record.pipeline));
+        pipeline.is_none_or(|pipeline| pipeline.state() == PipelineState::PipelineClosed)
+    };
     let not_open = tables
         .containers()
         .iter()
-        .filter(|(_, record)| container_state(record) != ContainerState::ContainerOpen);
+        .filter(|(_, record)| container_state(record) != ContainerState::ContainerOpen || is_over(record));
     let containers = match nodes.replicas().is_complete(node) {
         true => nodes.replicas().on(node).filter(waits).count(),
         false => not_open.map(|(container, _)| *container).filter(waits).count(),
@@ -192,7 +200,7 @@ mod tests {
         );
         assert!(leaves(&nodes, now, false) && !leaves(&nodes, now, true));
         // The replica on node 4 is one too many, and is deleted before anybody thought of leaving.
-        tasks.borrow_mut().ask(NodeId(4), Order::Delete { container: ContainerId(1) }, now);
+        tasks.borrow_mut().ask(NodeId(4), Order::Delete { container: ContainerId(1), beside: 0 }, now);
         assert!(!leaves(&nodes, now, false), "one of three is about to be deleted");
         tasks.take();
         let without_log =

@@ -9,6 +9,7 @@ mod adoption;
 mod balancer;
 mod clock_apart;
 mod closing;
+mod container_loss;
 mod departures;
 mod discards;
 mod formation;

@@ -91,7 +91,7 @@ impl Resolution {
 /// The member whose end is the container's: the highest of a majority of members that have proved all they had.
 /// Whatever a majority had, a member of every other majority has, too, so two members that are whole decide
 /// without one that is damaged. Where only the damaged one could, none does: the third may come, and an
-/// operator may accept the loss.
+/// operator may accept the loss. What a member once said of its end stays true, whatever becomes of the member.
 fn decides<'a>(
     container: ContainerId,
     pipeline: &'a PipelineView<'a>,
@@ -115,12 +115,32 @@ fn decides<'a>(
     match (whole.len() >= MAJORITY, proved.len() >= MAJORITY) {
         (true, _) => best(whole),
         (false, true) => best(proved).filter(|best| !is_damaged(best.node_id())),
-        (false, false) => None,
+        (false, false) => best(whole).filter(|best| outranks_the_noted(record, best, tables, nodes)),
     }
 }
 
+/// Whether SCM's log has enough ends for one member that is there to decide alone: those of a majority, its own among
+/// them, or the pipeline's last roll, which is committed; and none is higher than its own.
+fn outranks_the_noted(
+    pipeline: &PipelineRecord,
+    member: &MemberView<'_>,
+    tables: &Tables,
+    nodes: &Nodes,
+) -> bool {
+    let own = log_end(pipeline, member, tables, nodes);
+    let noted = || pipeline.ended.iter().filter(|end| end.last_container != 0);
+    let is_higher = |end: &MemberEnd| {
+        let (term, index) = log_last(end);
+        LastRecord { term, index } > own
+    };
+    let of_another =
+        |end: &&MemberEnd| end.replica != member.member.replica && !pipeline.lost_logs.contains(&end.replica);
+    !pipeline.ended.iter().any(is_higher)
+        && (noted().any(|end| end.is_last_roll) || noted().filter(of_another).count() + 1 >= MAJORITY)
+}
+
 /// Resolves a pipeline that lost its majority for good: what its containers are by the member left whose log
-/// ends highest, and who that is. Whatever the others had acknowledged and that member lacks is gone: so all
+/// ends highest, and who that is; one that shows all of its log, undamaged, before any other. Whatever the others had acknowledged and that member lacks is gone: so all
 /// must have said what they have, but those that are dead or whose disk is broken. A member that has let go
 /// of the pipeline has said so if it has spoken since `since`.
 pub(crate) fn accept_loss(
@@ -154,13 +174,19 @@ pub(crate) fn accept_loss(
         ));
     }
     // Records that a member without its log has left were applied, so they are committed.
-    let proved = |member: &MemberView<'_>| has_proved_all(record, member, tables, nodes, since);
-    let ends = said
-        .iter()
-        .map(|member| ((log_end(record, member, tables, nodes), proved(member)), member.node_id()));
-    let (_, best) = ends
-        .max_by_key(|(end, node)| (*end, Reverse(*node)))
-        .ok_or_else(|| format!("no member of pipeline {pipeline} is left"))?;
+    let rank = |member: &&MemberView<'_>| {
+        let node = member.node_id();
+        let is_damaged = |it: &&ContainerRecord| is_damaged(ContainerId(it.container), node, nodes);
+        let is_sound = shows_its_end(record, member, tables, nodes) && !containers.iter().any(is_damaged);
+        // What is not there any more, whatever was said of it, can be made of nothing.
+        let end = match is_sound {
+            true => log_end(record, member, tables, nodes),
+            false => replicas_on(record, node, tables, nodes).map(last_record).max().unwrap_or_default(),
+        };
+        (is_sound, end, has_proved_all(record, member, tables, nodes, since), Reverse(node))
+    };
+    let best = said.iter().max_by_key(rank).map(MemberView::node_id);
+    let best = best.ok_or_else(|| format!("no member of pipeline {pipeline} is left"))?;
     Ok((best, containers.into_iter().map(|container| as_on(container, best, nodes)).collect()))
 }
 
@@ -562,7 +588,36 @@ mod tests {
     }
 
     fn ended(replica: u64, last_index: u64) -> MemberEnd {
-        MemberEnd { replica, last_index, last_container: 1, ..MemberEnd::default() }
+        MemberEnd { replica, last_index, last_term: 2, last_container: 1, ..MemberEnd::default() }
+    }
+
+    /// The others were heard, and lost their disks before the containers were decided by what they had said.
+    #[test]
+    fn who_has_the_highest_of_the_ends_in_scms_log_decides_alone() {
+        let decide = |noted: &[MemberEnd], index: u64, is_lost: bool| {
+            let mut fixture = Fixture::new();
+            if is_lost {
+                let note = NoteLostLogCommand { pipeline: 1, replica: 1 };
+                run(&mut fixture.tables, Command::NoteLostLog(note));
+            }
+            let mut change = TablesMut::new(&mut fixture.tables);
+            let record = change.pipeline(PipelineId(1)).unwrap().clone();
+            change.put_pipeline(PipelineRecord { ended: noted.to_vec(), ..record });
+            fixture.member(2, &[(1, ReplicaQuasiClosed, 2, index)], index);
+            fixture.decide(2 * LET_GO)[0]
+        };
+        let roll = |last_index| MemberEnd { is_last_roll: true, ..ended(1, last_index) };
+        let (closed, waits) = ((1, ContainerClosed, 2, 64), (1, ContainerQuasiClosed, 0, 0));
+        assert_eq!(decide(&[ended(1, 60), ended(2, 64)], 64, false), closed);
+        assert_eq!(decide(&[ended(1, 60)], 64, false), closed, "its own end is not noted yet");
+        assert_eq!(decide(&[ended(1, 65), ended(2, 64)], 64, false), waits, "the other had more");
+        assert_eq!(decide(&[ended(2, 64)], 64, false), waits, "less than a majority");
+        assert_eq!(decide(&[ended(1, 60), ended(2, 64)], 64, true), waits, "its log was lost");
+        assert_eq!(decide(&[roll(64)], 64, true), closed, "the last roll is committed, whoever said it");
+        assert_eq!(decide(&[roll(65)], 64, true), waits);
+        let unknown = MemberEnd { replica: 1, ..MemberEnd::default() };
+        assert_eq!(decide(&[unknown, ended(2, 64)], 64, false), waits, "it could not tell");
+        assert_eq!(decide(&[ended(1, 60), ended(2, 70)], 64, false), waits, "it shows less than it had");
     }
 
     /// One member led alone for a moment, and its file is damaged. The two others have all that was ever
@@ -654,6 +709,42 @@ mod tests {
             accept_loss(PipelineId(1), &World::at(&fixture.tables, &fixture.nodes, dead), fixture.start);
         let (keep, kept) = accepted.unwrap();
         assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(1), ContainerClosed, 60));
+    }
+
+    /// The container would have no replica to make copies of: the one it is decided by is damaged, or gone with the
+    /// index of its disk.
+    #[test]
+    fn who_accepts_a_loss_keeps_what_is_there_and_whole() {
+        let accept = |spoil: &dyn Fn(&mut Fixture)| {
+            let mut fixture = Fixture::new();
+            fixture.member(1, &[(1, ReplicaQuasiClosed, 2, 76)], 76);
+            fixture.member(2, &[(1, ReplicaQuasiClosed, 1, 59)], 59);
+            let state = ContainerQuasiClosed as i32;
+            let undecided = ClosedContainer { container: 1, state, ..ClosedContainer::default() };
+            let containers = vec![undecided];
+            let command = proto::scm::CloseContainersCommand { containers };
+            run(&mut fixture.tables, Command::CloseContainers(command));
+            spoil(&mut fixture);
+            let dead = fixture.start + 101 * LET_GO;
+            for node in [1, 2] {
+                let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+                fixture.nodes.see(NodeId(node), vec![disk], dead);
+            }
+            let Fixture { tables, nodes, start, .. } = &fixture;
+            let (keep, kept) = accept_loss(PipelineId(1), &World::at(tables, nodes, dead), *start).unwrap();
+            (keep.0, kept[0].last_index)
+        };
+        assert_eq!(accept(&|_| ()), (1, 76));
+        assert_eq!(accept(&|fixture| fixture.damage(1)), (2, 59));
+        let both = |fixture: &mut Fixture| [1, 2].into_iter().for_each(|node| fixture.damage(node));
+        assert_eq!(accept(&both), (1, 76));
+        let loses_its_index = |fixture: &mut Fixture| {
+            let mut change = TablesMut::new(&mut fixture.tables);
+            let record = change.pipeline(PipelineId(1)).unwrap().clone();
+            change.put_pipeline(PipelineRecord { ended: vec![ended(1, 76)], ..record });
+            fixture.let_go(1, &[(1, ReplicaWithoutLog, 0, 0)]);
+        };
+        assert_eq!(accept(&loses_its_index), (2, 59));
     }
 
     #[test]

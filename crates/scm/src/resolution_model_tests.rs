@@ -67,6 +67,8 @@ enum Says {
     LetGo,
     /// A piece of the container is lost, with what stood behind it.
     Damaged(u64),
+    /// The member's node speaks, and has an empty disk in place of its own.
+    LostDisk,
     /// All but this many records of its log are lost, for good.
     LostLog(usize),
 }
@@ -178,9 +180,15 @@ impl Model {
         if says == Says::Nothing {
             return;
         }
-        let disk = disk(node, 0);
+        let disk = disk(node, u8::from(says == Says::LostDisk));
         let told = DiskReport { disk: disk.clone(), ..DiskReport::default() };
         self.nodes.see(NodeId(node), vec![told], self.now);
+        if says == Says::LostDisk {
+            self.nodes.report_pipelines(NodeId(node), vec![], &Default::default());
+            let report = ContainersReport { replicas: vec![], gone: vec![], begins: true, ends: true };
+            self.nodes.report_containers(NodeId(node), report);
+            return;
+        }
         let log = &self.history.logs[member];
         let left = self.lost.get(&member).map_or(log.len(), |left| *left.min(&log.len()));
         let is_whole = left == log.len() && !self.lost.contains_key(&member);
@@ -306,6 +314,7 @@ fn says() -> impl Strategy<Value = Says> {
         5 => Just(Says::Ended),
         1 => Just(Says::EndedLate),
         1 => Just(Says::LetGo),
+        1 => Just(Says::LostDisk),
         1 => (1..=CONTAINERS).prop_map(Says::Damaged),
         1 => (0..12usize).prop_map(Says::LostLog),
     ]

@@ -175,6 +175,14 @@ impl Scm for ScmService {
         Ok(Response::new(accepted))
     }
 
+    async fn accept_container_loss(
+        &self,
+        request: Request<AcceptContainerLossRequest>,
+    ) -> Result<Response<AcceptContainerLossResponse>, Status> {
+        let left = containers::accept_loss(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(left))
+    }
+
     async fn drop_replica(
         &self,
         request: Request<DropReplicaRequest>,

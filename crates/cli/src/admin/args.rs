@@ -225,6 +225,17 @@ pub(crate) enum ContainerCommand {
         #[arg(long)]
         accept_loss: bool,
     },
+    /// No replica of a container is good, and none will come back (`missing`): it becomes what the best one left
+    /// has of it. What only the lost ones had is gone
+    AcceptLoss {
+        container: u64,
+        /// Do it, with what this node has: the one that the command names without this option
+        #[arg(long, value_name = "NODE", value_parser = clap::value_parser!(u64).range(1..))]
+        keep: Option<u64>,
+        /// Do it, where no replica is left at all: the container counts as deleted
+        #[arg(long, conflicts_with = "keep")]
+        keep_nothing: bool,
+    },
     /// How many containers there are, and how many have too few replicas, bad ones, ...
     Report,
     /// Whose data is in a container: the keys, and parts of uploads, that have blocks there

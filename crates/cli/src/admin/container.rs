@@ -6,8 +6,9 @@ use super::words;
 use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::bail;
 use proto::scm::{
-    CloseContainerRequest, ClusterStatus, ContainerInfo, ContainerState, ContainerTrouble,
-    DropReplicaRequest, GetClusterStatusRequest, ListContainersRequest, ReplicaInfo,
+    AcceptContainerLossRequest, AcceptContainerLossResponse, CloseContainerRequest, ClosedContainer,
+    ClusterStatus, ContainerInfo, ContainerState, ContainerTrouble, DropReplicaRequest,
+    GetClusterStatusRequest, ListContainersRequest, ReplicaInfo,
 };
 use serde_json::{Value, json};
 
@@ -26,6 +27,9 @@ pub(super) async fn run(scm: &mut Scm, command: ContainerCommand) -> anyhow::Res
                  (one that is good, or that SCM repairs by itself, is kept)\n"
             );
             Ok(Answer::new(shown.text + &note, shown.json))
+        }
+        ContainerCommand::AcceptLoss { container, keep, keep_nothing } => {
+            accept_loss(scm, container, keep, keep_nothing).await
         }
         ContainerCommand::Report => report(scm).await,
         ContainerCommand::Keys { container, limit } => keys::of_container(scm, container, limit).await,
@@ -90,6 +94,39 @@ async fn drop_replica(scm: &mut Scm, container: u64, node: u64) -> anyhow::Resul
     scm.change(async |client| client.drop_replica(request).await).await?;
     let text = format!("container {container}: node {node} is told to delete its replica\n");
     Ok(Answer::new(text, json!({ "container": container, "node": node, "asked": true })))
+}
+
+async fn accept_loss(
+    scm: &mut Scm,
+    container: u64,
+    keep: Option<u64>,
+    keep_nothing: bool,
+) -> anyhow::Result<Answer> {
+    let accept = keep.is_some() || keep_nothing;
+    let request = AcceptContainerLossRequest { container, accept, keep_node: keep.unwrap_or_default() };
+    let left = scm.change(async |client| client.accept_container_loss(request).await).await?;
+    let AcceptContainerLossResponse { node, container: after } = left;
+    let ClosedContainer { last_term, last_index, .. } = after.unwrap_or_default();
+    let text = match (node, accept) {
+        (0, false) => "nothing is left of it; nothing was changed, repeat with --keep-nothing to let it count as deleted\n".to_owned(),
+        (0, true) => "it counts as deleted; whose data was in it is told by its keys (container keys)\n".to_owned(),
+        (_, false) => format!(
+            "node {node} has it up to entry {last_index} of term {last_term}; nothing was changed, repeat with --keep {node} to \
+             make it that\n"
+        ),
+        (_, true) => format!(
+            "it ends with entry {last_index} of term {last_term}, as node {node} has it; copies are made where they lack\n"
+        ),
+    };
+    let json = json!({
+        "container": container,
+        "node": (node != 0).then_some(node),
+        "kept": node != 0,
+        "last_term": last_term,
+        "last_index": last_index,
+        "done": accept,
+    });
+    Ok(Answer::new(format!("container {container}: {text}"), json))
 }
 
 async fn close(scm: &mut Scm, container: u64) -> anyhow::Result<Answer> {

@@ -14,6 +14,7 @@ use proto::Failure;
 use proto::om::backup_part::Part;
 use proto::scm::{ListOmsResponse, ListScmMembersRequest};
 use serde_json::json;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -126,9 +127,17 @@ fn leaders(listed: &ListOmsResponse) -> anyhow::Result<Vec<(u64, String)>> {
 /// same both times, they are those by which all groups in between stood, and those of any later backup of the
 /// same moment.
 async fn begin_once(leaders: &[(u64, String)], cluster: &str) -> anyhow::Result<Vec<Rows>> {
+    // One connection to each OM, however many groups it leads: an OM takes few of one address.
+    let addresses: BTreeSet<&String> = leaders.iter().map(|(_, address)| address).collect();
+    let connected = addresses.into_iter().map(async |address| {
+        let om = Om::connect(address, cluster).await?;
+        anyhow::Ok((address.clone(), om))
+    });
+    let oms: HashMap<String, Om> = try_join_all(connected).await?.into_iter().collect();
+    let oms = &oms;
     let open = |group: u64, address: String| async move {
-        let begun = async { Om::connect(&address, cluster).await?.back_up(group).await };
-        begun.await.with_context(|| format!("group {group} of names, at {address}"))
+        let rows = oms[&address].clone().back_up(group).await;
+        rows.with_context(|| format!("group {group} of names, at {address}"))
     };
     let root = leaders.iter().find(|(group, _)| *group == ROOT).context("SCM knows no group 0 of names")?;
     let first = open(ROOT, root.1.clone()).await?;

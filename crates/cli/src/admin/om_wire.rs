@@ -15,6 +15,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The OM at an address, which must be of the cluster.
+#[derive(Clone)]
 pub(super) struct Om {
     client: OmClient<Channel>,
     cluster: String,

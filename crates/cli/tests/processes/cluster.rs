@@ -15,6 +15,7 @@ mod flaky_disk;
 mod full_follower;
 mod full_store;
 mod harness;
+mod lost_good;
 mod lost_log;
 mod lost_majority;
 mod lost_node;
@@ -41,7 +42,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 21] = [
+const DRILLS: [(&str, Run); 22] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -53,6 +54,7 @@ const DRILLS: [(&str, Run); 21] = [
     ("lost-scm", || Box::pin(async { Some(lost_scm::run().await) })),
     ("lost-scm-leader", || Box::pin(async { Some(lost_scm_leader::run().await) })),
     ("lost-scm-tail", || Box::pin(async { Some(lost_scm_tail::run().await) })),
+    ("lost-good", || Box::pin(async { Some(lost_good::run().await) })),
     ("lost-log", || Box::pin(async { Some(lost_log::run().await) })),
     ("cut-leader", || Box::pin(async { Some(cut_leader::run().await) })),
     ("old-copy", || Box::pin(async { Some(old_copy::in_one_container().await) })),

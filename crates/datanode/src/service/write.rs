@@ -40,7 +40,7 @@ const CHUNK_OVERHEAD_BYTES: usize = 1024;
 /// The most blocks whose later chunks a stream may refuse, because one before them was refused or for the
 /// container they are in. Past it all are forgotten: their chunks are proposed and then refused by the state
 /// machine, to the same effect.
-const BLOCKS_MAX: usize = 4096;
+const BLOCKS_MAX: usize = 256;
 
 /// The time that a stopping node waits for what is under way to be answered.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -149,12 +149,17 @@ impl WriteStream {
     /// Proposes a chunk, or refuses it. An error: nobody listens any more.
     async fn take(&mut self, chunk: WriteChunk) -> Result<(), Gone> {
         let (id, seq) = (PipelineId(chunk.pipeline), chunk.seq);
+        // Whoever waits for an answer to be taken holds no chunk: its bytes would count nowhere.
         let nonce = match chunk.nonce_parsed() {
             Ok(nonce) => nonce,
-            // What is no nonce may be megabytes.
-            Err(failure) => return self.answer(refused(Bytes::new(), seq, failure)).await,
+            Err(failure) => {
+                drop(chunk);
+                // What is no nonce may be megabytes.
+                return self.answer(refused(Bytes::new(), seq, failure)).await;
+            }
         };
-        let nonce_bytes = chunk.nonce.clone();
+        // A copy: the nonce may be a slice of the chunk's memory.
+        let nonce_bytes = Bytes::copy_from_slice(&chunk.nonce);
         let Some(pipeline) = self.served.pipelines.open(id) else {
             let failure = match self.served.pipelines.stopped_report(id) {
                 Some(_) => {
@@ -163,6 +168,7 @@ impl WriteStream {
                 None => Failure::new(Code::NotFound, format!("pipeline {id} is not on this node")),
             };
             let failure = Failure { retry: Retry::Elsewhere, ..failure };
+            drop(chunk);
             return self.answer(refused(nonce_bytes, seq, failure)).await;
         };
 
@@ -272,7 +278,8 @@ impl WriteStream {
         }
     }
 
-    /// Waits for room in the stream, which makes its sender wait; asks for room in the node, which must not.
+    /// Asks for room in the node, which must not make anybody wait; then waits for room in the stream, which makes
+    /// its sender wait, with a chunk that counts.
     async fn reserve(
         &self,
         data_bytes: usize,
@@ -280,10 +287,10 @@ impl WriteStream {
     ) -> Result<(OwnedSemaphorePermit, BodyRoom), Failure> {
         let bytes = (data_bytes + CHUNK_OVERHEAD_BYTES).min(self.stream_bytes_max);
         let bytes = u32::try_from(bytes).expect("a chunk has some MiB at most");
-        let stream = self.stream_bytes.clone().acquire_many_owned(bytes).await;
-        let stream = stream.map_err(|_| Failure::internal("the stream's budget is closed"))?;
         let node = self.served.body_memory.room(bytes, of_one);
-        Ok((stream, node.map_err(|why| Failure::new(Code::Busy, why.to_string()))?))
+        let node = node.map_err(|why| Failure::new(Code::Busy, why.to_string()))?;
+        let stream = self.stream_bytes.clone().acquire_many_owned(bytes).await;
+        Ok((stream.map_err(|_| Failure::internal("the stream's budget is closed"))?, node))
     }
 
     /// Notes a chunk that is refused: later chunks of its block must not be proposed past it, until it comes

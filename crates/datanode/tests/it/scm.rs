@@ -228,6 +228,13 @@ impl Scm for Service {
         not_played()
     }
 
+    async fn accept_container_loss(
+        &self,
+        _: Request<AcceptContainerLossRequest>,
+    ) -> Result<Response<AcceptContainerLossResponse>, Status> {
+        not_played()
+    }
+
     async fn drop_replica(
         &self,
         _: Request<DropReplicaRequest>,

@@ -316,6 +316,7 @@ scm! {
     create_pipeline, CreatePipelineRequest => CreatePipelineResponse;
     close_pipeline, ClosePipelineRequest => ClosePipelineResponse;
     accept_loss, AcceptLossRequest => AcceptLossResponse;
+    accept_container_loss, AcceptContainerLossRequest => AcceptContainerLossResponse;
     drop_replica, DropReplicaRequest => DropReplicaResponse;
     close_container, CloseContainerRequest => CloseContainerResponse;
     transfer_leader, TransferLeaderRequest => TransferLeaderResponse;

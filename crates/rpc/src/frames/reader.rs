@@ -67,6 +67,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
     let mut frames = Frames { wire, side, buffer: Buffer::default() };
     let (mut read_bytes, mut missing) = (READ_BYTES_MIN, 0);
     let mut heard = Instant::now();
+    let mut looked = heard;
     let mut look = std::pin::pin!(tokio::time::sleep_until(heard + PING_INTERVAL));
     loop {
         if S::HOLDS_BACK && !wire.has_room(SILENCE_MAX).await {
@@ -86,6 +87,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
                 let now = Instant::now();
                 let silent = now - heard;
                 wire.give_up_late();
+                looked = now;
                 if silent >= SILENCE_MAX {
                     return Ended::Silent;
                 }
@@ -104,6 +106,11 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
             Err(error) => return error.into(),
         };
         heard = Instant::now();
+        // Where there is always more to read, the timer is never asked.
+        if heard - looked >= PING_INTERVAL {
+            wire.give_up_late();
+            looked = heard;
+        }
         read_bytes = match count {
             _ if frames.buffer.bytes.len() == frames.buffer.bytes.capacity() => {
                 (read_bytes * 4).min(READ_BYTES_MAX)

@@ -167,11 +167,11 @@ async fn answer<S: Calls>(wire: Arc<Wire>, id: u32, service: S, request: Request
     }
 }
 
-/// The end of an answer that stood still.
+/// The end of an answer that stood still. What was asked for may have been done.
 fn not_taken() -> HeaderMap {
     let why =
         format!("what this answer had was not taken within {NOTHING_TAKEN_MAX:?}: ask again for the rest");
-    let failure = Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Busy, why) };
+    let failure = Failure { retry: Retry::Unknown, ..Failure::new(Code::Busy, why) };
     let mut trailers = HeaderMap::new();
     Status::from(failure).add_header(&mut trailers).expect("a sentence can be a header");
     trailers

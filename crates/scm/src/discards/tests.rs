@@ -234,7 +234,7 @@ fn in_doubt_nothing_is_discarded() {
     );
     check(&|played| (1..=3).for_each(|node| played.hear(node, None)), DiscardTroubled);
     check(
-        &|played| played.tasks.ask(NodeId(2), Order::Delete { container: CONTAINER }, played.now),
+        &|played| played.tasks.ask(NodeId(2), Order::Delete { container: CONTAINER, beside: 0 }, played.now),
         DiscardTroubled,
     );
     check(&|played| played.nodes.replicas_mut().expect_full_report(NodeId(2)), DiscardAway);

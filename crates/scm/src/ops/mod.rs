@@ -3,6 +3,7 @@
 //! `apply` is a pure function of tables and command. A command that cannot be carried out changes nothing and
 //! answers [`refused`](proto::scm::ScmReply).
 
+pub(crate) mod accept_container_loss;
 mod admit_member;
 pub(crate) mod adopt;
 mod allocate_container;
@@ -48,6 +49,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::NoteLostLog(command) => note_lost_log::apply(tables, command),
         Command::EndPipeline(command) => end_pipeline::apply(tables, command),
         Command::CloseContainers(command) => close_containers::apply(tables, command),
+        Command::AcceptContainerLoss(command) => accept_container_loss::apply(tables, command),
         Command::DeleteContainers(command) => delete_containers::apply(tables, command),
         Command::NoteFences(command) => Ok(note_fences::apply(tables, command)),
         Command::SetNodeDuty(command) => set_node_duty::apply(tables, command),

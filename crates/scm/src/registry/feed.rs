@@ -1,3 +1,4 @@
+use super::limits::{check_asked, check_key};
 use parking::{LotCounts, Outcome, ParkingLot};
 use prost::Message;
 use proto::registry::event::Change;
@@ -240,14 +241,24 @@ impl History {
 }
 
 impl Interest {
-    pub(super) fn of(what: Option<What>) -> Interest {
-        match what {
+    /// Refuses names that nothing can have: they are kept for as long as somebody watches.
+    pub(super) fn of(what: Option<What>) -> Result<Interest, Failure> {
+        Ok(match what {
             None => Interest::Everything,
             Some(What::Service(service)) if service.is_empty() => Interest::Instances,
-            Some(What::Service(service)) => Interest::Service(service),
-            Some(What::Key(key)) => Interest::Key(key),
-            Some(What::KeyPrefix(prefix)) => Interest::KeysWith(prefix),
-        }
+            Some(What::Service(service)) => {
+                check_asked(&service)?;
+                Interest::Service(service)
+            }
+            Some(What::Key(key)) => {
+                check_key(&key, true)?;
+                Interest::Key(key)
+            }
+            Some(What::KeyPrefix(prefix)) => {
+                check_key(&prefix, true)?;
+                Interest::KeysWith(prefix)
+            }
+        })
     }
 
     fn topic(&self) -> Topic {

@@ -4,7 +4,7 @@ use super::datanodes::DATANODE;
 use super::expiry::holder_of;
 use super::health::{apart_clock, differ, health, with_clock, with_connectivity};
 use super::leases::{Leases, TooLate};
-use super::limits::{self, check_checks, check_instance, check_label};
+use super::limits::{self, check_asked, check_checks, check_instance, check_label};
 use crate::clock_apart::ClockApart;
 use crate::leader::Leader;
 use crate::tables::Tables;
@@ -145,6 +145,7 @@ pub(super) fn services(tables: &Tables) -> ListServicesResponse {
 }
 
 pub(super) fn check_list(request: &ListInstancesRequest) -> Result<(), Failure> {
+    check_asked(&request.service)?;
     match &request.from {
         Some(from) if !request.service.is_empty() && from.service != request.service => {
             let message =

@@ -114,6 +114,16 @@ fn has_commands(text: &str) -> bool {
     text.chars().any(char::is_control)
 }
 
+/// Refuses the name of a service that none can have for being too long: whoever waits for it keeps it.
+pub(super) fn check_asked(service: &str) -> Result<(), Failure> {
+    match service.len() {
+        0..=LABEL_BYTES_MAX => Ok(()),
+        bytes => {
+            Err(too_large(format!("the name of a service has {bytes} bytes, at most {LABEL_BYTES_MAX}")))
+        }
+    }
+}
+
 /// Refuses what cannot be a key, or the prefix of one. A prefix may be empty: that is all keys.
 pub(super) fn check_key(key: &str, is_prefix: bool) -> Result<(), Failure> {
     if key.is_empty() && !is_prefix {

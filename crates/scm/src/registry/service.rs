@@ -127,12 +127,13 @@ impl Registry for RegistryService {
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let WatchRequest { from, what } = request.into_inner();
+        let interest = Interest::of(what)?;
         let permit = self.watchers.clone().try_acquire_owned().map_err(|_| {
             let limit = self.reader.leadership.options.watchers_max;
             Failure::new(Code::Busy, format!("{limit} watches are open, which is the limit"))
         })?;
         let told = self.told_before(from).await?;
-        let events = watch::watch(self.reader.clone(), Interest::of(what), told).map(move |told| {
+        let events = watch::watch(self.reader.clone(), interest, told).map(move |told| {
             let _held_while_streaming = &permit;
             told
         });

@@ -13,7 +13,7 @@ pub(crate) use planner::{
     ContainerView, CopyWait, Findings, Limits, NodeView, NodeViews, REPLICAS, REPLICAS_BESIDES_MAINTENANCE,
     bytes_of, copy, examine, racks_wanted,
 };
-pub(crate) use tasks::{Copies, Order, Tasks};
+pub(crate) use tasks::{Copies, Order, OrderKey, Tasks};
 
 use crate::discards::Discards;
 use crate::member_view::MemberView;
@@ -45,10 +45,6 @@ const COPY_AFTER: Duration = Duration::from_secs(5);
 /// The time after which a member that is behind without coming on is not waited for, and one that still comes
 /// on is told of as trouble.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
-
-/// The time of a node's silence after which a deletion that it was told of is over: a node follows no order
-/// that was asked of it more than half of this ago.
-const DELETION_ENDS_AFTER: Duration = Duration::from_secs(60);
 
 /// The leader's knowledge of containers beyond tables and reports.
 pub(crate) struct Replication {
@@ -130,7 +126,7 @@ impl Replication {
         let is_done = |node: NodeId, order: &Order| is_done(node, order, world);
         let views = world.node_views();
         let gone = |node: NodeId| views.get(&node).is_none_or(|view| view.state == NodeState::NodeDead);
-        let is_void = |node: NodeId, order: &Order| gone(node) || is_void(node, order, world);
+        let is_void = |node: NodeId, order: &Order| gone(node) || is_void(order, world);
         self.tasks.settle(world.now, within, is_done, is_void);
     }
 
@@ -218,7 +214,7 @@ fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
             let replica = nodes.replicas().get(*container, node);
             replica.is_some_and(|replica| replica.state() != ReplicaState::ReplicaOpen)
         }
-        Order::Delete { container } => nodes.replicas().get(*container, node).is_none(),
+        Order::Delete { container, .. } => nodes.replicas().get(*container, node).is_none(),
         Order::Close { container, .. } => {
             let replica = nodes.replicas().get(*container, node);
             replica.is_none_or(|replica| replica.state() == ReplicaState::ReplicaClosed)
@@ -235,15 +231,15 @@ fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
 }
 
 /// Whether nobody wants the order any more, or it is to be decided on anew.
-fn is_void(node: NodeId, order: &Order, world: &World<'_>) -> bool {
+fn is_void(order: &Order, world: &World<'_>) -> bool {
     let tables = world.tables;
     match order {
         Order::Copy { container, .. } | Order::Close { container, .. } => {
             let record = tables.container(*container);
             record.is_none_or(|record| container_state(record) == ContainerState::ContainerDeleted)
         }
-        // The deletion was decided on by what the other replicas were then.
-        Order::Delete { .. } => world.nodes.age(node, world.now) >= DELETION_ENDS_AFTER,
+        // The deletion may be carried out as long as its node was told a moment ago.
+        Order::Delete { .. } => false,
         Order::MoveLeader { pipeline, .. } => {
             tables.pipeline(*pipeline).is_none_or(|record| record.state() != PipelineState::PipelineOpen)
         }
@@ -280,6 +276,8 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
     let on_lost_disks = on_lost_disks.into_iter().map(|(node, _)| node).collect();
     let fails = |(node, replica): &&(NodeId, &ContainerReplica)| nodes.disk_is_broken(*node, &replica.disk);
     let on_failing_disks = replicas.iter().filter(fails).map(|(node, _)| *node).collect();
+    let is_dead = |(node, _): &&(NodeId, &ContainerReplica)| nodes.state(*node, now) == NodeState::NodeDead;
+    let on_dead_nodes = replicas.iter().filter(is_dead).map(|(node, _)| *node).collect();
     let ahead_is_told = BTreeSet::new();
     Some(ContainerView {
         record,
@@ -288,6 +286,7 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
         replicas,
         on_lost_disks,
         on_failing_disks,
+        on_dead_nodes,
         behind,
         coming,
         ahead_is_told,
@@ -322,6 +321,19 @@ fn coming(container: ContainerId, behind: &[MemberView<'_>], nodes: &Nodes) -> B
     comes.map(MemberView::node_id).collect()
 }
 
+/// Whether a node is to be told of an order at this moment. What was decided a while ago, while data may have stood
+/// still or a node's other orders took long, counts only as far as it still rests on what it rested on.
+pub(crate) fn may_tell(node: NodeId, order: &Order, world: &World<'_>, tasks: &Tasks) -> bool {
+    if order.moves_data() && !world.may_move_data() {
+        return false;
+    }
+    match order {
+        Order::Delete { container, beside } if *beside > 0 => known(*container, world)
+            .is_some_and(|known| firm_elsewhere(&known, world.node_views(), tasks, node) >= *beside),
+        _ => true,
+    }
+}
+
 /// Nodes other than `besides` with a good replica that stays: it is not about to be deleted.
 fn staying<'a>(
     known: &'a ContainerView<'_>,
@@ -333,8 +345,8 @@ fn staying<'a>(
     good.map(|(node, _)| *node).filter(move |node| *node != besides && !is_going(*node))
 }
 
-/// Whether `besides` may leave so many good replicas behind, on nodes that stay: two of them in service, for
-/// those in maintenance may be switched off together.
+/// Whether `besides` may leave so many good replicas behind, on nodes that stay: two of them in service, which speak
+/// and can read them, for those in maintenance may be switched off together.
 pub(crate) fn are_good_elsewhere(
     needed: usize,
     known: &ContainerView<'_>,
@@ -342,9 +354,11 @@ pub(crate) fn are_good_elsewhere(
     tasks: &Tasks,
     besides: NodeId,
 ) -> bool {
-    let staying = staying(known, tasks, besides).filter_map(|node| views.get(&node));
-    let counted: Vec<&NodeView> = staying.filter(|view| view.counts() && view.complete).collect();
-    let in_service = counted.iter().filter(|view| view.in_service()).count();
+    let staying = staying(known, tasks, besides).filter(|node| !known.on_failing_disks.contains(node));
+    let staying = staying.filter_map(|node| views.get(&node));
+    let counts = |view: &&NodeView| view.is_firm() || view.counts() && view.complete && !view.in_service();
+    let counted: Vec<&NodeView> = staying.filter(counts).collect();
+    let in_service = counted.iter().filter(|view| view.is_firm()).count();
     counted.len() >= needed && in_service >= REPLICAS_BESIDES_MAINTENANCE
 }
 
@@ -366,10 +380,101 @@ pub(crate) fn firm_elsewhere(
 mod tests {
     use super::*;
     use crate::nodes::Silence;
-    use crate::ops::testing::{close, create, end, run, three_nodes};
+    use crate::ops::testing::{close, create, end, register, run, three_nodes};
+    use crate::replicas::ContainersReport;
     use proto::scm::{
-        AllocateContainerCommand, CloseContainersCommand, ClosedContainer, scm_command::Command,
+        AllocateContainerCommand, CloseContainersCommand, ClosedContainer, SetSwitchesCommand, Switches,
+        scm_command::Command,
     };
+
+    /// Four nodes with a good replica each of container 1, which is closed.
+    fn one_too_many(now: Instant) -> (Tables, Nodes) {
+        let mut tables = three_nodes();
+        run(&mut tables, register(4));
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, ""));
+        run(&mut tables, end(1));
+        let (state, last_term, last_index) = (ContainerState::ContainerClosed as i32, 1, 9);
+        let closed = ClosedContainer { container: 1, state, last_term, last_index };
+        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let second = Duration::from_secs(1);
+        let silence =
+            Silence { stale_after: 10 * second, dead_after: 600 * second, disk_lost_after: 30 * second };
+        let mut nodes = Nodes::new(silence, now);
+        for node in 1..=4 {
+            let replica = ContainerReplica {
+                container: 1,
+                pipeline: 1,
+                state: ReplicaState::ReplicaClosed as i32,
+                last_term,
+                last_index,
+                blocks: 1,
+                released: true,
+                ..ContainerReplica::default()
+            };
+            nodes.see(NodeId(node), vec![], now);
+            let report = ContainersReport { replicas: vec![replica], gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(node), report);
+        }
+        (tables, nodes)
+    }
+
+    fn look(replication: &mut Replication, world: &World<'_>) -> Option<(NodeId, Order)> {
+        replication.look(vec![ContainerId(1)], world, &ScmOptions::default());
+        let asked = replication.tasks.all().map(|(node, asked)| (node, asked.order.clone()));
+        asked.filter(|(_, order)| matches!(order, Order::Delete { .. })).next()
+    }
+
+    /// Withheld while replication was off, or behind others in its node's queue, it took the last good replica.
+    #[test]
+    fn a_deletion_is_told_only_while_what_it_counted_on_is_there() {
+        let start = Instant::now();
+        let (mut tables, mut nodes) = one_too_many(start);
+        let mut replication = Replication::new(Term(1));
+        let (victim, order) = look(&mut replication, &World::at(&tables, &nodes, start)).unwrap();
+        let may = |tables: &Tables, nodes: &Nodes, at: Instant| {
+            may_tell(victim, &order, &World::at(tables, nodes, at), &replication.tasks)
+        };
+        assert!(may(&tables, &nodes, start));
+        for replication in [false, true] {
+            let switches = Some(Switches { replication, ..tables.switches() });
+            run(&mut tables, Command::SetSwitches(SetSwitchesCommand { switches }));
+            assert_eq!(may(&tables, &nodes, start), replication);
+        }
+        assert!(may(&tables, &nodes, start));
+        // One of the three others falls silent.
+        let later = start + Duration::from_secs(20);
+        let silent = (1..=4).map(NodeId).find(|node| *node != victim).unwrap();
+        for node in (1..=4).map(NodeId).filter(|node| *node != silent) {
+            nodes.see(node, vec![], later);
+        }
+        assert!(!may(&tables, &nodes, later));
+        nodes.see(silent, vec![], later);
+        assert!(may(&tables, &nodes, later));
+    }
+
+    #[test]
+    fn a_deletion_told_to_a_node_that_fell_silent_is_decided_anew() {
+        let start = Instant::now();
+        let (tables, mut nodes) = one_too_many(start);
+        let mut replication = Replication::new(Term(1));
+        let (victim, _) = look(&mut replication, &World::at(&tables, &nodes, start)).unwrap();
+        let speak = |nodes: &mut Nodes, at: Instant| {
+            (1..=4)
+                .map(NodeId)
+                .filter(|node| *node != victim)
+                .for_each(|node| _ = nodes.see(node, vec![], at));
+        };
+        // It may still carry out what it was told: no other is asked.
+        let soon = start + Duration::from_secs(30);
+        speak(&mut nodes, soon);
+        let asked = look(&mut replication, &World::at(&tables, &nodes, soon));
+        assert_eq!(asked.map(|(node, _)| node), Some(victim));
+        let late = start + Duration::from_secs(60);
+        speak(&mut nodes, late);
+        let asked = look(&mut replication, &World::at(&tables, &nodes, late));
+        assert_eq!(asked, None, "three are left that speak");
+    }
 
     /// A member's replica of a container that others never came to was deleted, and with it the proof that its
     /// log was whole: the container before waited for ever.

@@ -92,6 +92,8 @@ pub(crate) struct ContainerView<'a> {
     /// Nodes with a replica on a disk that does not work at the moment: the replica counts, and nothing
     /// relies on it.
     pub(crate) on_failing_disks: BTreeSet<NodeId>,
+    /// Nodes that are dead: their replicas come back with them, or never.
+    pub(crate) on_dead_nodes: BTreeSet<NodeId>,
     /// Members of the pipeline that have not come to the container's end yet: their logs may still write it.
     pub(crate) behind: BTreeSet<NodeId>,
     /// The nodes of those members behind that will come to the end.
@@ -124,8 +126,8 @@ impl<'a> ContainerView<'a> {
         let has_its_log = |other: &ContainerReplica| {
             quality(self.record, other).is_good() && other.state() != ReplicaState::ReplicaWithoutLog
         };
-        replica.state() == ReplicaState::ReplicaWithoutLog
-            && self.replicas.iter().any(|(_, other)| has_its_log(other))
+        let mut there = self.replicas.iter().filter(|(node, _)| !self.on_dead_nodes.contains(node));
+        replica.state() == ReplicaState::ReplicaWithoutLog && there.any(|(_, other)| has_its_log(other))
     }
 
     /// Whether what the replica knows to be committed stands in a good one. Where it does not, the replica is
@@ -511,7 +513,8 @@ fn plan_deletion(
         true => worthless().or_else(surplus),
         false => None,
     };
-    victim.map(|node| (node, Order::Delete { container }))
+    let beside = sorted.firm.len().min(REPLICAS);
+    victim.map(|node| (node, Order::Delete { container, beside }))
 }
 
 fn racks_of<'a>(
@@ -556,7 +559,7 @@ fn plan_deleted(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -
             && may_go(node, replica)
             && may_ask(*node, TaskKind::TaskDelete, container, limits, tasks)
     });
-    left.map(|(node, _)| (*node, Order::Delete { container })).collect()
+    left.map(|(node, _)| (*node, Order::Delete { container, beside: 0 })).collect()
 }
 
 fn may_ask(node: NodeId, kind: TaskKind, container: ContainerId, limits: &Limits<'_>, tasks: &Tasks) -> bool {

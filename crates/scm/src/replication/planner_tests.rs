@@ -82,6 +82,7 @@ struct Case {
     replicas: BTreeMap<NodeId, ContainerReplica>,
     on_lost_disks: BTreeSet<NodeId>,
     on_failing_disks: BTreeSet<NodeId>,
+    on_dead_nodes: BTreeSet<NodeId>,
     behind: BTreeSet<NodeId>,
     coming: BTreeSet<NodeId>,
     over: bool,
@@ -97,6 +98,7 @@ impl Case {
             replicas: good.iter().map(|n| (NodeId(*n), replica(1, ReplicaClosed))).collect(),
             on_lost_disks: BTreeSet::new(),
             on_failing_disks: BTreeSet::new(),
+            on_dead_nodes: BTreeSet::new(),
             behind: BTreeSet::new(),
             coming: BTreeSet::new(),
             over: true,
@@ -127,6 +129,7 @@ impl Case {
             replicas: self.replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
             on_lost_disks: self.on_lost_disks.clone(),
             on_failing_disks: self.on_failing_disks.clone(),
+            on_dead_nodes: self.on_dead_nodes.clone(),
             behind: self.behind.iter().chain(&self.coming).copied().collect(),
             coming: self.coming.clone(),
             ahead_is_told: self.ahead_is_told.clone(),
@@ -216,6 +219,7 @@ fn a_source_gives_to_a_few_at_a_time() {
         replicas: vec![],
         on_lost_disks: BTreeSet::new(),
         on_failing_disks: BTreeSet::new(),
+        on_dead_nodes: BTreeSet::new(),
         behind: BTreeSet::new(),
         coming: BTreeSet::new(),
         ahead_is_told: BTreeSet::new(),
@@ -479,6 +483,7 @@ fn nodes_of_another_rack_that_are_merely_busy_are_waited_for() {
             replicas: vec![],
             on_lost_disks: BTreeSet::new(),
             on_failing_disks: BTreeSet::new(),
+            on_dead_nodes: BTreeSet::new(),
             behind: BTreeSet::new(),
             coming: BTreeSet::new(),
             ahead_is_told: BTreeSet::new(),
@@ -645,6 +650,7 @@ impl Model {
                 replicas: replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
                 on_lost_disks: BTreeSet::new(),
                 on_failing_disks: BTreeSet::new(),
+                on_dead_nodes: BTreeSet::new(),
                 behind: BTreeSet::new(),
                 coming: BTreeSet::new(),
                 ahead_is_told: BTreeSet::new(),
@@ -698,7 +704,7 @@ impl Model {
         let nodes = &self.nodes;
         let is_done = |node: NodeId, order: &Order| match order {
             Order::Copy { container, .. } => containers[container].1.contains_key(&node),
-            Order::Delete { container } => !containers[container].1.contains_key(&node),
+            Order::Delete { container, .. } => !containers[container].1.contains_key(&node),
             _ => true,
         };
         let is_void = |node: NodeId, _: &Order| nodes[&node].state == NodeState::NodeDead;
@@ -720,7 +726,7 @@ impl Model {
                 }
                 found
             }
-            Order::Delete { container } => {
+            Order::Delete { container, .. } => {
                 self.containers.get_mut(container).unwrap().1.remove(&node);
                 true
             }
@@ -867,7 +873,7 @@ fn case_of(states: &[(NodeView, Option<AnyReplica>, Oddity)]) -> (Case, Tasks) {
                 let copy = Order::Copy { container, pipeline, sources, hash, bytes: 1, to_balance: false };
                 tasks.ask(node, copy, Instant::now());
             }
-            Oddity::IsDeleting => tasks.ask(node, Order::Delete { container }, Instant::now()),
+            Oddity::IsDeleting => tasks.ask(node, Order::Delete { container, beside: 0 }, Instant::now()),
         }
     }
     (case, tasks)

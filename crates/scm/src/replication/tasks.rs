@@ -13,6 +13,10 @@ use types::{ContainerId, NodeId, PipelineId};
 /// may have passed.
 const AVOID_FOR: Duration = Duration::from_secs(60);
 
+/// The time after which a deletion that a node is not told of any more is over: a node follows no order that was
+/// asked of it more than half of this ago.
+const DELETION_ENDS_AFTER: Duration = Duration::from_secs(60);
+
 /// An order that a node may be given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
@@ -25,8 +29,11 @@ pub(crate) enum Order {
         bytes: u64,
         to_balance: bool,
     },
+    /// Deletes the replica as long as so many good ones are `beside` it, on nodes that may be relied upon: those that
+    /// the decision counted on.
     Delete {
         container: ContainerId,
+        beside: usize,
     },
     Close {
         container: ContainerId,
@@ -52,6 +59,8 @@ pub(crate) struct OrderKey {
 pub(crate) struct Asked {
     pub(crate) order: Order,
     since: Instant,
+    /// The time at which the node was last told.
+    told: Instant,
     /// The time at which the task was last seen to come on.
     progress: Instant,
     report: Option<TaskReport>,
@@ -73,7 +82,7 @@ impl Order {
     pub(crate) fn key(&self) -> OrderKey {
         let (kind, number) = match self {
             Order::Copy { container, .. } => (TaskKind::TaskCopy, container.0),
-            Order::Delete { container } => (TaskKind::TaskDelete, container.0),
+            Order::Delete { container, .. } => (TaskKind::TaskDelete, container.0),
             Order::Close { container, .. } => (TaskKind::TaskClose, container.0),
             Order::MoveLeader { pipeline, .. } => (TaskKind::TaskMoveLeader, pipeline.0),
         };
@@ -99,7 +108,7 @@ impl Order {
                 sources: sources.iter().map(address).collect(),
                 hash: hash.clone(),
             }),
-            Order::Delete { container } => Kind::Delete(DeleteReplica { container: container.0 }),
+            Order::Delete { container, .. } => Kind::Delete(DeleteReplica { container: container.0 }),
             Order::Close { container, last_term, last_index } => Kind::Close(CloseReplica {
                 container: container.0,
                 last_term: *last_term,
@@ -116,12 +125,20 @@ impl Order {
 impl Tasks {
     /// Asks the node, which is told so from now on. Asking again for what is asked already changes nothing.
     pub(crate) fn ask(&mut self, node: NodeId, order: Order, now: Instant) {
-        let asked = Asked { order, since: now, progress: now, report: None };
+        let asked = Asked { order, since: now, told: now, progress: now, report: None };
         self.asked.entry(node).or_default().entry(asked.order.key()).or_insert(asked);
     }
 
     pub(crate) fn of(&self, node: NodeId) -> impl Iterator<Item = &Asked> {
         self.asked.get(&node).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Notes that the node is told these.
+    pub(crate) fn note_told(&mut self, node: NodeId, told: &[OrderKey], now: Instant) {
+        let Some(of_node) = self.asked.get_mut(&node) else { return };
+        for key in told {
+            of_node.get_mut(key).into_iter().for_each(|asked| asked.told = now);
+        }
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (NodeId, &Asked)> {
@@ -190,8 +207,8 @@ impl Tasks {
     }
 
     /// Takes off the tasks that are done, that are void, and that have not come on for `within`. A deletion
-    /// that was told stays until the node says something: it may be carried out at any moment, and the
-    /// replica must not be counted on.
+    /// that was told stays until the node says something, or has not been told for a while: it may be carried
+    /// out at any moment, and the replica must not be counted on.
     pub(crate) fn settle(
         &mut self,
         now: Instant,
@@ -207,11 +224,12 @@ impl Tasks {
                     done.push(asked.order.clone());
                     return false;
                 }
-                if is_void(*node, &asked.order) {
+                let is_deletion = key.kind == TaskKind::TaskDelete;
+                let is_over = is_deletion && now.saturating_duration_since(asked.told) >= DELETION_ENDS_AFTER;
+                if is_over || is_void(*node, &asked.order) {
                     return false;
                 }
-                let is_late = key.kind != TaskKind::TaskDelete
-                    && now.saturating_duration_since(asked.progress) >= within;
+                let is_late = !is_deletion && now.saturating_duration_since(asked.progress) >= within;
                 if is_late {
                     late.push((*node, *key));
                 }
@@ -342,11 +360,23 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_that_was_told_is_not_forgotten() {
+    fn a_deletion_is_not_forgotten_as_long_as_its_node_is_told() {
         let start = Instant::now();
         let mut tasks = Tasks::default();
-        tasks.ask(NODE, Order::Delete { container: ContainerId(1) }, start);
-        settle(&mut tasks, start + 100 * WITHIN, false);
+        let order = Order::Delete { container: ContainerId(1), beside: 3 };
+        let key = order.key();
+        tasks.ask(NODE, order, start);
+        let mut now = start;
+        for _ in 0..100 {
+            now += DELETION_ENDS_AFTER / 2;
+            tasks.note_told(NODE, &[key], now);
+            settle(&mut tasks, now, false);
+            assert_eq!(tasks.nodes_with(TaskKind::TaskDelete, ContainerId(1)), [NODE]);
+        }
+        // What it was told last it may carry out.
+        settle(&mut tasks, now + DELETION_ENDS_AFTER / 2, false);
         assert_eq!(tasks.nodes_with(TaskKind::TaskDelete, ContainerId(1)), [NODE]);
+        settle(&mut tasks, now + DELETION_ENDS_AFTER, false);
+        assert_eq!(tasks.count_of(NODE), 0, "it is decided on anew");
     }
 }

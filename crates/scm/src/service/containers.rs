@@ -1,5 +1,6 @@
 //! Containers, as operators see them.
 
+use crate::container_loss::{self, Left};
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::quality::{Quality, quality};
@@ -8,8 +9,10 @@ use crate::tables::{Tables, container_state, duty};
 use crate::view;
 use crate::world::World;
 use proto::scm::{
-    ContainerInfo, ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DropReplicaRequest,
+    AcceptContainerLossCommand, AcceptContainerLossRequest, AcceptContainerLossResponse, ContainerInfo,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DropReplicaRequest,
     ListContainersRequest, ListContainersResponse, NodeAddress, NodeState, ReplicaInfo, TaskKind,
+    scm_command::Command,
 };
 use proto::{Code, Failure};
 use std::ops::Bound;
@@ -50,22 +53,56 @@ pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Res
         return Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"));
     }
     leader.plan(|world, replication| {
-        check_dropped(container, node, world, &replication.tasks)?;
+        if !world.may_move_data() {
+            let why = "replication is off, and no replica is deleted: flotilla admin replication start";
+            return Err(Failure::new(Code::NotYet, why));
+        }
+        let beside = check_dropped(container, node, world, &replication.tasks)?;
         warn!(%container, %node, "an operator drops a replica, with what only it has");
-        replication.tasks.ask(node, Order::Delete { container }, world.now);
+        replication.tasks.ask(node, Order::Delete { container, beside }, world.now);
         Ok(())
     })
 }
 
+/// Says what is left of a container that no replica is good of, and makes it that where an operator says so.
+pub(super) async fn accept_loss(
+    leader: &Leader,
+    request: AcceptContainerLossRequest,
+) -> Result<AcceptContainerLossResponse, Failure> {
+    let AcceptContainerLossRequest { container, accept, keep_node } = request;
+    if leader.in_safe_mode() {
+        return Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"));
+    }
+    let left = leader.read(|world| container_loss::left(ContainerId(container), world));
+    let Left { before, node, after } = left.map_err(Failure::invalid)?;
+    let node = node.map_or(0, |node| node.0);
+    if accept {
+        if keep_node != node {
+            return Err(Failure::invalid(match node {
+                0 => "nothing is left of it".to_owned(),
+                best => format!("node {best} has the most of what is left"),
+            }));
+        }
+        warn!(container, node, ?before, ?after, "an operator accepts what the container lost");
+        let (before, after) = (Some(before), Some(after));
+        let command = Command::AcceptContainerLoss(AcceptContainerLossCommand { before, after });
+        let reply = leader.propose(command).await?;
+        if !reply.refused.is_empty() {
+            return Err(Failure::invalid(reply.refused));
+        }
+    }
+    Ok(AcceptContainerLossResponse { node, container: Some(after) })
+}
+
 /// Refuses to drop a replica where that would leave no good one, and one that is no trouble, or is put right
 /// without anybody. Replicas are dropped one after the other, so that each is decided on what the one before
-/// has left.
+/// has left. Answers how many good ones must be beside it for as long as it is not deleted.
 fn check_dropped(
     container: ContainerId,
     node: NodeId,
     world: &World<'_>,
     tasks: &Tasks,
-) -> Result<(), Failure> {
+) -> Result<usize, Failure> {
     let none =
         || Failure::new(Code::NotFound, format!("container {container} has no replica on node {node}"));
     let known = replication::known(container, world).ok_or_else(none)?;
@@ -88,7 +125,8 @@ fn check_dropped(
         let why = "it shows where its node's log ended: other containers of its pipeline are not decided yet";
         return Err(Failure::new(Code::NotYet, why));
     }
-    if !is_deleted && replication::firm_elsewhere(&known, world.node_views(), tasks, node) == 0 {
+    let beside = usize::from(!is_deleted);
+    if replication::firm_elsewhere(&known, world.node_views(), tasks, node) < beside {
         let why = "no other node that stays, speaks and can read it has a good replica of it";
         return Err(Failure::invalid(why));
     }
@@ -96,7 +134,7 @@ fn check_dropped(
         return Err(Failure::invalid("a log still reads that replica: its pipeline is not over there"));
     }
     match world.node_views().get(&node) {
-        Some(view) if view.state == NodeState::NodeHealthy => Ok(()),
+        Some(view) if view.state == NodeState::NodeHealthy => Ok(beside),
         _ => Err(Failure::invalid(format!("node {node} does not speak: nobody could delete it there"))),
     }
 }
@@ -202,7 +240,6 @@ mod tests {
     use crate::oms::Oms;
     use crate::ops::testing::{close, create, end, run, three_nodes};
     use crate::replicas::ContainersReport;
-    use proto::scm::scm_command::Command;
     use proto::scm::{CloseContainersCommand, ClosedContainer, ReplicaState, TermEnd};
     use std::cell::RefCell;
     use std::time::Duration;
@@ -253,7 +290,7 @@ mod tests {
             let world = World::of(&tables, &nodes, Oms::silent(), now, 0, false);
             let checked = check_dropped(ContainerId(1), NodeId(node), &world, &tasks.borrow());
             match expect {
-                None => assert_eq!(checked, Ok(())),
+                None => assert_eq!(checked, Ok(1)),
                 Some(text) => {
                     let failure = checked.unwrap_err();
                     assert!(failure.message.contains(text), "{failure:?}");
@@ -270,7 +307,7 @@ mod tests {
         check(&[(1, &one), (2, &one), (3, &read)], 3, Some("a log still reads"));
 
         // Dropped one after the other, all replicas could go.
-        tasks.borrow_mut().ask(NodeId(3), Order::Delete { container: ContainerId(1) }, now);
+        tasks.borrow_mut().ask(NodeId(3), Order::Delete { container: ContainerId(1), beside: 1 }, now);
         check(&[(1, &one), (2, &one), (3, &two)], 3, None);
         check(&[(1, &one), (2, &one), (3, &two)], 1, Some("another replica of it is being deleted"));
         tasks.take();

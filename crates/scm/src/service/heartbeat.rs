@@ -8,7 +8,7 @@ use crate::member_view::PipelineView;
 use crate::nodes::{DESCRIBED_MAX, Nodes};
 use crate::ops::end_pipeline::reach;
 use crate::replicas::{ContainersReport, check_replica};
-use crate::replication::Replication;
+use crate::replication::{self, OrderKey, Replication};
 use crate::tables::Tables;
 use crate::view;
 use crate::world::World;
@@ -213,12 +213,15 @@ fn answer_describe(tables: &Tables, nodes: &Nodes, node: NodeId) -> Vec<u64> {
     lost.into_iter().take(DESCRIBED_MAX).map(|pipeline| pipeline.0).collect()
 }
 
-/// The tasks that the node is given; while data is not to be moved, only those that move none.
-fn answer_tasks(world: &World<'_>, replication: &Replication, node: NodeId) -> Vec<Task> {
-    let may_move_data = world.may_move_data();
-    let told = replication.tasks.of(node).map(|asked| &asked.order);
-    let told = told.filter(|order| may_move_data || !order.moves_data());
-    let orders = told.map(|order| order.to_task(|node| view::address(world.tables, node)));
+/// The tasks that the node is given, as far as they are to be told at this moment.
+fn answer_tasks(world: &World<'_>, replication: &mut Replication, node: NodeId) -> Vec<Task> {
+    let tasks = &replication.tasks;
+    let asked = tasks.of(node).map(|asked| &asked.order);
+    let told = asked.filter(|order| replication::may_tell(node, order, world, tasks));
+    let (keys, orders): (Vec<OrderKey>, Vec<Task>) =
+        told.map(|order| (order.key(), order.to_task(|node| view::address(world.tables, node)))).unzip();
+    replication.tasks.note_told(node, &keys, world.now);
+    let orders = orders.into_iter();
     orders.chain(replication.rolls.of(node, world)).chain(replication.discards.of(node, world)).collect()
 }
 

@@ -1,0 +1,187 @@
+//! What is left of a container that no replica is good of: what an operator is shown, and may make it.
+
+use crate::ops::accept_container_loss::as_decided;
+use crate::replicas::last_record;
+use crate::replication::{self, ContainerView, NodeViews};
+use crate::tables::container_state;
+use crate::world::World;
+use proto::scm::{ClosedContainer, ContainerReplica, ContainerState, NodeState};
+use std::cmp::Reverse;
+use types::{ContainerId, NodeId};
+
+/// What a container was decided to be, and what is left of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) before: ClosedContainer,
+    /// Who has the best replica; `None` where nobody has any.
+    pub(crate) node: Option<NodeId>,
+    pub(crate) after: ClosedContainer,
+}
+
+/// Finds what is left of a container. Refused as long as a good replica may come by itself: nobody has to give
+/// up anything then.
+pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, String> {
+    let known = replication::known(container, world).ok_or_else(|| format!("no container {container}"))?;
+    let views = world.node_views();
+    check_nothing_may_come(&known, views)?;
+    let is_there = |node: &NodeId| views.get(node).is_some_and(|view| view.state != NodeState::NodeDead);
+    let there: Vec<(NodeId, &ContainerReplica)> =
+        known.replicas.iter().filter(|(node, _)| is_there(node)).copied().collect();
+    let before = as_decided(known.record);
+    if there.is_empty() {
+        let after = ClosedContainer { state: ContainerState::ContainerDeleted as i32, ..before };
+        return Ok(Left { before, node: None, after });
+    }
+    if container_state(known.record) == ContainerState::ContainerQuasiClosed {
+        let pipeline = known.record.pipeline;
+        return Err(format!("members have some of it: flotilla admin pipeline accept-loss {pipeline}"));
+    }
+    let sound = there.iter().filter(|(_, replica)| replica.unhealthy.is_empty());
+    let Some((node, best)) = sound.max_by_key(|(node, replica)| (last_record(replica), Reverse(*node)))
+    else {
+        let (node, replica) = there[0];
+        return Err(format!(
+            "what is left, on node {node}, is damaged ({}): what can be read of it is read as long as that node lives, \
+             and flotilla debug container rebuild finds what more there is",
+            replica.unhealthy
+        ));
+    };
+    let (state, last) = (ContainerState::ContainerClosed as i32, last_record(best));
+    let after = ClosedContainer { state, last_term: last.term, last_index: last.index, ..before };
+    Ok(Left { before, node: Some(*node), after })
+}
+
+fn check_nothing_may_come(known: &ContainerView<'_>, views: &NodeViews) -> Result<(), String> {
+    let state = container_state(known.record);
+    if !matches!(state, ContainerState::ContainerClosed | ContainerState::ContainerQuasiClosed) {
+        return Err(format!("it is {}: nothing is known to be lost of it", state.as_str_name()));
+    }
+    if !known.pipeline_over {
+        let pipeline = known.record.pipeline;
+        return Err(format!("its pipeline {pipeline} is not over: flotilla admin pipeline close {pipeline}"));
+    }
+    // What a node in maintenance has is expected back, however long it is silent.
+    let may_return = |view: &replication::NodeView| view.counts() || view.state != NodeState::NodeDead;
+    let silent = views.iter().find(|(_, view)| !view.complete && may_return(view));
+    if let Some((node, _)) = silent {
+        return Err(format!(
+            "node {node} is not dead and has not said all that it has: wait for it, or stop it for good"
+        ));
+    }
+    let good = known
+        .replicas
+        .iter()
+        .find(|(node, replica)| known.quality(replica).is_good() && views.get(node).is_some_and(may_return));
+    match good {
+        Some((node, _)) => Err(format!("node {node} has a good replica of it: nothing is lost")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::{Nodes, Silence};
+    use crate::ops::testing::{close, create, end, run, set_duty, three_nodes};
+    use crate::replicas::ContainersReport;
+    use crate::tables::Tables;
+    use proto::scm::{CloseContainersCommand, NodeDuty, ReplicaState, scm_command::Command};
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Container 1, which is this, of a pipeline that is over.
+    fn decided(state: ContainerState, last_index: u64) -> Tables {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        let closed = ClosedContainer { container: 1, state: state as i32, last_term: 2, last_index };
+        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        tables
+    }
+
+    fn replica(last_index: u64, unhealthy: &str) -> ContainerReplica {
+        ContainerReplica {
+            container: 1,
+            pipeline: 1,
+            state: ReplicaState::ReplicaQuasiClosed as i32,
+            last_term: 2,
+            last_index,
+            blocks: 1,
+            unhealthy: unhealthy.to_owned(),
+            ..ContainerReplica::default()
+        }
+    }
+
+    /// What is left, once the nodes that `speak` have told what they have and all others are dead.
+    fn left_of(tables: &Tables, speak: &[(u64, Option<ContainerReplica>)]) -> Result<Left, String> {
+        let start = Instant::now();
+        let silence = Silence { stale_after: SECOND, dead_after: 9 * SECOND, disk_lost_after: 30 * SECOND };
+        let mut nodes = Nodes::new(silence, start);
+        let now = start + 10 * SECOND;
+        for (node, replica) in speak {
+            nodes.see(NodeId(*node), vec![], now);
+            let replicas = replica.iter().cloned().collect();
+            let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(*node), report);
+        }
+        left(ContainerId(1), &World::at(tables, &nodes, now))
+    }
+
+    fn becomes(
+        node: Option<u64>,
+        state: ContainerState,
+        last_index: u64,
+    ) -> (Option<NodeId>, ClosedContainer) {
+        let after = ClosedContainer { container: 1, state: state as i32, last_term: 2, last_index };
+        (node.map(NodeId), after)
+    }
+
+    #[test]
+    fn the_best_sound_replica_that_is_left_is_what_the_container_becomes() {
+        use ContainerState::{ContainerClosed, ContainerDeleted};
+        let tables = decided(ContainerClosed, 70);
+        let check = |speak: &[(u64, Option<ContainerReplica>)], expect| {
+            let left = left_of(&tables, speak).unwrap();
+            assert_eq!(left.before, becomes(None, ContainerClosed, 70).1);
+            assert_eq!((left.node, left.after), expect);
+        };
+        check(&[(3, Some(replica(60, "")))], becomes(Some(3), ContainerClosed, 60));
+        let two = [(2, Some(replica(50, ""))), (3, Some(replica(60, "")))];
+        check(&two, becomes(Some(3), ContainerClosed, 60));
+        let damaged = [(2, Some(replica(70, "block 7"))), (3, Some(replica(60, "")))];
+        check(&damaged, becomes(Some(3), ContainerClosed, 60));
+        check(&[(1, None), (2, None)], becomes(None, ContainerDeleted, 70));
+    }
+
+    #[test]
+    fn nothing_is_given_up_that_may_come_by_itself() {
+        use ContainerState::{ContainerClosed, ContainerQuasiClosed};
+        let check = |tables: &Tables, speak: &[(u64, Option<ContainerReplica>)], why: &str| {
+            let refused = left_of(tables, speak).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
+        };
+        let mut tables = decided(ContainerClosed, 70);
+        check(
+            &tables,
+            &[(2, Some(replica(70, ""))), (3, Some(replica(60, "")))],
+            "node 2 has a good replica",
+        );
+        check(&tables, &[(3, Some(replica(70, "block 7")))], "damaged (block 7)");
+        let undecided = decided(ContainerQuasiClosed, 0);
+        check(&undecided, &[(3, Some(replica(60, "")))], "pipeline accept-loss 1");
+        assert_eq!(left_of(&undecided, &[(1, None)]).unwrap().node, None);
+        assert_eq!(run(&mut tables, set_duty(2, NodeDuty::NodeEnteringMaintenance)).refused, "");
+        check(&tables, &[(3, Some(replica(60, "")))], "node 2 is not dead");
+
+        let mut open = three_nodes();
+        run(&mut open, create([1, 2, 3]));
+        check(&open, &[], "CONTAINER_OPEN");
+        let (state, last_term, last_index) = (ContainerClosed as i32, 2, 70);
+        let closed = ClosedContainer { container: 1, state, last_term, last_index };
+        run(&mut open, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        check(&open, &[], "flotilla admin pipeline close 1");
+    }
+}
