@@ -45,8 +45,9 @@ impl Presence {
         http: &Http,
         dns: Option<(DnsSockets, &str)>,
     ) -> anyhow::Result<Presence> {
+        http.serve_registry(RegistryClient::new(scm).context("addresses of SCM")?);
+        // One of their own: what strangers ask over HTTP takes no turn of what keeps this process in the registry.
         let client = RegistryClient::new(scm).context("addresses of SCM")?;
-        http.serve_registry(client.clone());
         let mut registrars = Vec::new();
         for role in [Role::Scm, Role::Om, Role::S3] {
             let Some(registration) = registration(role, roles, reached, http.address) else { continue };

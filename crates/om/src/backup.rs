@@ -14,9 +14,9 @@ use proto::om::backup_part::Part;
 use proto::om::{BackupEnd, BackupHead, BackupPart, BackupRows, MovedRow, RestoredNames};
 use raft::Applied;
 use rocksdb::{DB, Direction, IteratorMode, ReadOptions, SnapshotWithThreadMode};
+use rpc::NOTHING_TAKEN_MAX;
 use statedb::Db;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
@@ -30,9 +30,6 @@ const PART_BYTES_MAX: usize = 512 << 10;
 const PART_ROWS_MAX: usize = 4096;
 /// Parts that are read before they are taken: with the one that is made, a megabyte for each group.
 const PARTS_AHEAD: usize = 1;
-/// The time for which whoever asked for a backup may take nothing of it: longer, and it is gone, and the
-/// snapshot that is kept for it is to go.
-const STALL_MAX: Duration = Duration::from_secs(120);
 
 type Snapshot<'a> = SnapshotWithThreadMode<'a, DB>;
 
@@ -64,10 +61,10 @@ fn send_within(
     parts: &mpsc::Sender<Result<BackupPart, Status>>,
     part: Result<BackupPart, Status>,
 ) -> anyhow::Result<()> {
-    match runtime.block_on(timeout(STALL_MAX, parts.send(part))) {
+    match runtime.block_on(timeout(NOTHING_TAKEN_MAX, parts.send(part))) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => bail!("whoever asked for it is gone"),
-        Err(_) => bail!("nobody has taken anything for {STALL_MAX:?}"),
+        Err(_) => bail!("nobody has taken anything for {NOTHING_TAKEN_MAX:?}"),
     }
 }
 

@@ -15,7 +15,7 @@ mod tls;
 
 pub use channels::Channels;
 pub use connector::{Channel, Connector, TcpConnector};
-pub use frames::{End, FrameCounts, NotConnected};
+pub use frames::{End, FrameCounts, NOTHING_TAKEN_MAX, NotConnected};
 pub use gate::{
     Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody, caller, serve,
 };

@@ -116,9 +116,11 @@ mod tests {
     use types::ContainerId;
 
     const STALE_AFTER: Duration = Duration::from_secs(1);
-    use crate::ops::testing::{close, create, end, register, run, set_duty, three_nodes};
+    use crate::ops::testing::{
+        close, create, disk, end, good_replica, one_closed_container, register, run, set_duty, three_nodes,
+    };
     use crate::replicas::ContainersReport;
-    use proto::scm::{CloseContainersCommand, ClosedContainer, ReplicaState, TermEnd};
+    use proto::scm::{DiskReport, DiskState, ReplicaState, TermEnd};
 
     #[test]
     fn maintenance_ends_with_its_time() {
@@ -153,18 +155,7 @@ mod tests {
     /// A new leader of SCM has heard of no replica: it must not take that for an empty node.
     #[test]
     fn a_node_that_has_not_told_what_it_has_does_not_leave() {
-        let mut tables = three_nodes();
-        run(&mut tables, register(4));
-        run(&mut tables, create([1, 2, 3]));
-        let closed = ClosedContainer {
-            container: 1,
-            state: ContainerState::ContainerClosed as i32,
-            last_term: 1,
-            last_index: 9,
-        };
-        run(&mut tables, close(1, "test"));
-        run(&mut tables, end(1));
-        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let mut tables = one_closed_container();
         run(&mut tables, set_duty(2, NodeDuty::NodeDecommissioning));
         let now = Instant::now();
         let silence =
@@ -176,19 +167,8 @@ mod tests {
             !due(&world, &tasks.borrow()).is_empty()
         };
         assert!(!leaves(&nodes, now, false) && !leaves(&nodes, now + 9 * STALE_AFTER, false));
-        let replica = ContainerReplica {
-            container: 1,
-            pipeline: 1,
-            state: ReplicaState::ReplicaClosed as i32,
-            last_term: 1,
-            last_index: 9,
-            ..ContainerReplica::default()
-        };
-        let mut tells = |node: u64, replicas: Vec<ContainerReplica>| {
-            nodes.see(NodeId(node), vec![], now);
-            let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
-            nodes.report_containers(NodeId(node), report);
-        };
+        let replica = good_replica();
+        let mut tells = |node: u64, replicas: Vec<ContainerReplica>| nodes.tell(node, replicas, now);
         for node in 1..=3 {
             tells(node, vec![replica.clone()]);
         }
@@ -232,35 +212,13 @@ mod tests {
     /// Both are switched off as soon as both are in maintenance.
     #[test]
     fn two_that_go_into_maintenance_do_not_count_each_other() {
-        let mut tables = three_nodes();
-        run(&mut tables, register(4));
-        run(&mut tables, create([1, 2, 3]));
-        let closed = ClosedContainer {
-            container: 1,
-            state: ContainerState::ContainerClosed as i32,
-            last_term: 1,
-            last_index: 9,
-        };
-        run(&mut tables, close(1, "test"));
-        run(&mut tables, end(1));
-        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let mut tables = one_closed_container();
         let now = Instant::now();
         let silence =
             Silence { stale_after: STALE_AFTER, dead_after: 9 * STALE_AFTER, disk_lost_after: STALE_AFTER };
         let mut nodes = Nodes::new(silence, now);
-        let replica = ContainerReplica {
-            container: 1,
-            pipeline: 1,
-            state: ReplicaState::ReplicaClosed as i32,
-            last_term: 1,
-            last_index: 9,
-            ..ContainerReplica::default()
-        };
-        let tell = |nodes: &mut Nodes, node: u64, replicas: Vec<ContainerReplica>| {
-            nodes.see(NodeId(node), vec![], now);
-            let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
-            nodes.report_containers(NodeId(node), report);
-        };
+        let replica = good_replica();
+        let tell = |nodes: &mut Nodes, node: u64, replicas| nodes.tell(node, replicas, now);
         for node in 1..=4 {
             tell(&mut nodes, node, if node < 4 { vec![replica.clone()] } else { vec![] });
         }
@@ -276,6 +234,59 @@ mod tests {
         assert_eq!(leaving(&tables, &nodes), [] as [u64; 0], "only node 3 would be left");
         tell(&mut nodes, 4, vec![replica]);
         assert_eq!(leaving(&tables, &nodes), [1, 2]);
+    }
+
+    /// Of three replicas the others were on a disk that had just failed, and on a node that was silent.
+    #[test]
+    fn a_node_counts_only_on_those_that_speak_and_can_read() {
+        let mut tables = one_closed_container();
+        run(&mut tables, set_duty(1, NodeDuty::NodeEnteringMaintenance));
+        let now = Instant::now();
+        let silence = Silence {
+            stale_after: STALE_AFTER,
+            dead_after: 9 * STALE_AFTER,
+            disk_lost_after: 9 * STALE_AFTER,
+        };
+        let mut nodes = Nodes::new(silence, now);
+        let may_leave =
+            |nodes: &Nodes, at: Instant| !due(&World::at(&tables, nodes, at), &Tasks::default()).is_empty();
+        let on = |node: u64| ContainerReplica { disk: disk(node, 0), ..good_replica() };
+        for node in 1..=4 {
+            nodes.tell(node, if node < 4 { vec![on(node)] } else { vec![] }, now);
+        }
+        let has_disk = |nodes: &mut Nodes, node: u64, state: DiskState, at: Instant| {
+            let disk = DiskReport { disk: disk(node, 0), state: state as i32, ..DiskReport::default() };
+            nodes.see(NodeId(node), vec![disk], at);
+        };
+        (1..=3).for_each(|node| has_disk(&mut nodes, node, DiskState::Works, now));
+        assert!(may_leave(&nodes, now), "two others have it");
+        has_disk(&mut nodes, 2, DiskState::Failed, now);
+        assert!(!may_leave(&nodes, now), "one of them cannot read it");
+        has_disk(&mut nodes, 2, DiskState::Works, now);
+        assert!(may_leave(&nodes, now));
+        let later = now + 2 * STALE_AFTER;
+        [1, 3, 4].into_iter().for_each(|node| has_disk(&mut nodes, node, DiskState::Works, later));
+        assert!(!may_leave(&nodes, later), "one of them is silent");
+    }
+
+    /// What a container is that nobody has looked into may be on any node that has not spoken.
+    #[test]
+    fn containers_of_a_pipeline_that_is_over_count_before_they_are_decided() {
+        let mut tables = three_nodes();
+        run(&mut tables, register(4));
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, "test"));
+        let now = Instant::now();
+        let silence =
+            Silence { stale_after: STALE_AFTER, dead_after: 9 * STALE_AFTER, disk_lost_after: STALE_AFTER };
+        let nodes = Nodes::new(silence, now);
+        run(&mut tables, set_duty(1, NodeDuty::NodeDecommissioning));
+        let waits = |tables: &Tables| {
+            waiting(NodeId(1), &World::at(tables, &nodes, now + 9 * STALE_AFTER), &Tasks::default())
+        };
+        assert_eq!(waits(&tables), Waiting { pipelines: 1, containers: 0 });
+        run(&mut tables, end(1));
+        assert_eq!(waits(&tables), Waiting { pipelines: 0, containers: 1 });
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::adoption::count_unknown_replicas;
 use crate::leader::Leader;
+use crate::member_view::PipelineView;
 use crate::nodes::Nodes;
 use crate::om_groups;
 use crate::om_view::om_state;
@@ -37,6 +38,10 @@ const CLOCKS: Metric = Metric {
 };
 const PIPELINES: Metric =
     Metric { name: "flotilla_scm_pipelines", help: "Pipelines that are not over, by state." };
+const PIPELINES_LED: Metric = Metric {
+    name: "flotilla_scm_pipelines_led",
+    help: "Open pipelines whose leader speaks and can commit: where there is none, nothing can be written.",
+};
 const CONTAINERS: Metric = Metric { name: "flotilla_scm_containers", help: "Containers by state." };
 const TROUBLES: Metric = Metric {
     name: "flotilla_scm_containers_troubled",
@@ -105,7 +110,7 @@ pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
         expose_nodes(tables, nodes, now, exposition);
         expose_oms(world, exposition);
         exposition.gauge(CLOCKS, &[], clocks_apart(tables));
-        expose_pipelines(tables, exposition);
+        expose_pipelines(world, exposition);
         expose_containers(tables, replication, exposition);
         let adopted = tables.containers().values().filter(|record| record.adopted).count();
         expose_space(world, replication, exposition);
@@ -167,7 +172,7 @@ fn clocks_apart(tables: &Tables) -> u64 {
     tables.directory().instances().filter(|instance| apart_clock(&instance.checks).is_some()).count() as u64
 }
 
-fn expose_pipelines(tables: &Tables, exposition: &mut Exposition) {
+fn expose_pipelines(world: &World<'_>, exposition: &mut Exposition) {
     let states = [
         (PipelineState::PipelineAllocated, "allocated"),
         (PipelineState::PipelineOpen, "open"),
@@ -179,8 +184,12 @@ fn expose_pipelines(tables: &Tables, exposition: &mut Exposition) {
         PIPELINES,
         "state",
         &states,
-        tables.unended_pipelines().map(|record| record.state()),
+        world.tables.unended_pipelines().map(|record| record.state()),
     );
+    let takes_writes =
+        |view: &&PipelineView<'_>| view.record.state() == PipelineState::PipelineOpen && view.is_led();
+    let led = world.unended_pipelines().iter().filter(takes_writes).count();
+    exposition.gauge(PIPELINES_LED, &[], led as u64);
 }
 
 fn expose_containers(tables: &Tables, replication: &Replication, exposition: &mut Exposition) {

@@ -379,6 +379,16 @@ fn usable(disks: &[DiskReport]) -> impl Iterator<Item = &Bytes> {
 }
 
 #[cfg(test)]
+impl Nodes {
+    /// A node speaks, and tells that these are all its replicas.
+    pub(crate) fn tell(&mut self, node: u64, replicas: Vec<proto::scm::ContainerReplica>, now: Instant) {
+        self.see(NodeId(node), vec![], now);
+        let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
+        self.report_containers(NodeId(node), report);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use bytes::Bytes;

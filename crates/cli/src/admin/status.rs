@@ -348,7 +348,6 @@ fn look_at_pipelines(pipelines: &[Pipeline], findings: &mut Findings) {
 fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
     use Severity::{Critical, Warning};
     let mut count = |severity, code, what, count, more| findings.count(severity, code, what, count, more);
-    let report = "container report";
     let missing = "container list --trouble missing";
     count(Critical, "container-missing", "containers have no good replica", status.missing, missing);
     let undecided = "container list --state quasi-closed";
@@ -377,7 +376,8 @@ fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
     let what = "containers have acknowledged data on one node that the others have not";
     count(Critical, "container-diverged", what, status.diverged, diverged);
     let what = "containers have all replicas in one rack";
-    count(Warning, "container-mis-replicated", what, status.mis_replicated, report);
+    let crowded = "container list --trouble mis-replicated";
+    count(Warning, "container-mis-replicated", what, status.mis_replicated, crowded);
     let what = "copies of containers failed lately";
     count(Warning, "copies-failed", what, status.copies_failed, "replication status");
 }

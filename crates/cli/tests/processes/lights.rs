@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use testkit::prometheus::Scrape;
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, Process, SECRET_KEY};
 
 /// Silence after which SCM takes a node for away.
@@ -85,6 +86,12 @@ fn until_status_says(expected: &str, scm: &str) -> i32 {
     }
 }
 
+async fn pipelines_led(cluster: &Cluster) -> f64 {
+    let answer = reqwest::get(format!("{}/metrics", cluster.scm_ready["HTTP"])).await.unwrap();
+    let page = Scrape::parse(&answer.text().await.unwrap()).unwrap();
+    page.with("flotilla_scm_pipelines_led", &[]).map(|sample| sample.value).sum()
+}
+
 /// The first two lines of `admin status --watch`, which goes on until somebody ends it.
 fn status_watched(scm: &str) -> Vec<String> {
     let words = ["admin", "--scm", scm, "--json", "--watch=1", "status"];
@@ -121,6 +128,7 @@ async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
         let told: serde_json::Value = serde_json::from_str(&look).expect("a line of JSON");
         assert!(told["cluster"].is_string() && told["findings"].is_array(), "{look}");
     }
+    assert!(pipelines_led(&cluster).await > 0.0);
     cluster.datanodes[0].kill9();
     assert_eq!(until_status_says("node-stale", &cluster.scm_address), 1);
     until_written(&s3, "b", vec![2; 1000]).await;
@@ -132,6 +140,7 @@ async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     tokio::time::sleep(2 * STALE_AFTER).await;
     assert_eq!(lights.all_are(false).await, Ok(()), "nobody has come back");
     assert_eq!(until_status_says("pipeline-none", &cluster.scm_address), 2);
+    assert_eq!(pipelines_led(&cluster).await, 0.0, "what alerts compare");
     let pipelines = crate::commands::admin_json(&cluster.scm_address, &["pipeline", "list"]);
     for pipeline in pipelines.as_array().unwrap() {
         assert!(pipeline["leader_node"].is_null(), "a dead node leads: {pipeline}");

@@ -14,9 +14,9 @@ use proto::datanode::{
 };
 use proto::{Code, Failure, Retry};
 use raftlog::{Compacted, OwnerFile, ReadError, WalkEnd, owner_files};
+use rpc::NOTHING_TAKEN_MAX;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Sender;
 use tokio::time::timeout;
@@ -26,8 +26,6 @@ use types::{ContainerId, OwnerId};
 
 /// The most bytes of one message.
 const PART_BYTES_MAX: usize = 1 << 20;
-/// The time after which a receiver that takes no part is not waited for any more: few are sent to at a time.
-const TAKEN_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// The name of the list of discarded bodies, which is small, and sent before the segments.
 const DISCARDED: &str = "discarded";
 
@@ -351,7 +349,7 @@ async fn send(
     parts: &Sender<Result<ContainerPart, Status>>,
     part: container_part::Part,
 ) -> Result<(), Broken> {
-    let sent = timeout(TAKEN_WITHIN, parts.send(Ok(ContainerPart { part: Some(part) }))).await;
+    let sent = timeout(NOTHING_TAKEN_MAX, parts.send(Ok(ContainerPart { part: Some(part) }))).await;
     sent.map_err(|_| Broken::Left)?.map_err(|_| Broken::Left)
 }
 

@@ -14,7 +14,7 @@ use crate::client::RegistryClient;
 use answer::Refused;
 use axum::Router;
 use axum::body::{Body, HttpBody, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
@@ -22,6 +22,7 @@ use axum::routing::{get, post};
 use futures::StreamExt;
 use httpd::{BodyMemory, Counters};
 use proto::{Code, Failure};
+use question::Question;
 use std::sync::{Arc, OnceLock};
 
 /// The most bytes of one request's body: above the largest value, so that a value that is a little too large
@@ -38,6 +39,11 @@ const ANSWERS_BYTES_MAX: usize = 32 << 20;
 /// The longest answer that needs no room: those about one instance or one small key.
 const SHORT_BYTES: usize = 16 << 10;
 
+/// The memory for long polls that wait, and what each counts for: its task here, and its call of SCM's leader. Those
+/// of all callers are a half of what one connection to SCM carries, so that other questions find a way.
+const WAITS_BYTES_MAX: usize = 2048 * WAIT_BYTES;
+const WAIT_BYTES: usize = 16 << 10;
+
 /// The client to ask, once the process knows whom.
 pub type Slot = Arc<OnceLock<RegistryClient>>;
 
@@ -45,6 +51,7 @@ pub type Slot = Arc<OnceLock<RegistryClient>>;
 pub fn router(slot: Slot, hosts: Hosts, counters: &Arc<Counters>) -> Router {
     let bodies = BodyMemory::new(BODIES_BYTES_MAX, counters.clone());
     let answers = BodyMemory::new(ANSWERS_BYTES_MAX, counters.clone());
+    let waits = BodyMemory::new(WAITS_BYTES_MAX, counters.clone());
     Router::new()
         .route("/v1/registry/services", get(services::list))
         .route("/v1/registry/services/{service}", get(services::instances))
@@ -58,6 +65,7 @@ pub fn router(slot: Slot, hosts: Hosts, counters: &Arc<Counters>) -> Router {
         .route("/v1/kv/{*key}", get(keys::get).put(keys::put).post(keys::renew).delete(keys::delete))
         .layer(from_fn_with_state(bodies, gathered))
         .layer(from_fn_with_state(answers, kept))
+        .layer(from_fn_with_state(waits, waited_for))
         .layer(from_fn_with_state(hosts, caller::of_ours))
         .layer(map_response(closes_when_unread))
         .with_state(slot)
@@ -102,6 +110,17 @@ async fn gathered(State(memory): State<BodyMemory>, request: Request, next: Next
         all.extend_from_slice(&piece);
     }
     next.run(Request::from_parts(parts, Body::from(all))).await
+}
+
+/// Keeps room for a long poll for as long as it waits.
+async fn waited_for(State(memory): State<BodyMemory>, request: Request, next: Next) -> Response {
+    let mut room = memory.room(request.extensions().get());
+    let question = Query::<Question>::try_from_uri(request.uri());
+    if question.is_ok_and(|question| question.waits()) && room.hold(WAIT_BYTES).is_err() {
+        let why = "too many long polls wait here, or of this address: ask again, later";
+        return Refused::from(Failure::new(Code::Busy, why)).into_response();
+    }
+    next.run(request).await
 }
 
 /// Keeps room for a long answer until its caller has taken it, whoever takes it slowly.
@@ -195,6 +214,35 @@ mod tests {
             let answered = router.clone().oneshot(without).await.unwrap();
             assert!(!answered.headers().contains_key(header::CONNECTION));
         }
+    }
+
+    /// Four thousand were all that one connection to SCM carries, and the leases of the process itself ran out.
+    #[tokio::test]
+    async fn of_one_address_half_of_all_long_polls_may_wait() {
+        let memory = BodyMemory::new(4 * WAIT_BYTES, Arc::default());
+        let router = Router::new()
+            .route("/{*all}", any(std::future::pending::<String>))
+            .layer(from_fn_with_state(memory.clone(), waited_for));
+        let ask = |path: &str, from: &str| {
+            let mut waiting =
+                Box::pin(router.clone().oneshot(request(Method::GET, path, from, Body::empty())));
+            match (&mut waiting).now_or_never() {
+                None => Ok(waiting),
+                Some(answered) => Err(answered.unwrap().status()),
+            }
+        };
+        let busy = StatusCode::SERVICE_UNAVAILABLE;
+        let mut polls: Vec<_> = ["/v1/kv/a?index=7", "/v1/kv/a?%69ndex=7&wait=600s"]
+            .into_iter()
+            .map(|path| ask(path, "10.0.0.1").unwrap_or_else(|status| panic!("{path}: {status}")))
+            .collect();
+        assert_eq!(ask("/v1/kv/a?index=7", "10.0.0.1").err(), Some(busy));
+        assert!(ask("/v1/kv/a", "10.0.0.1").is_ok(), "what does not wait is asked all the same");
+        assert!(ask("/v1/kv/a?index=7", "10.0.0.2").is_ok(), "another address has the other half");
+        polls.pop();
+        assert!(ask("/v1/kv/a?index=7", "10.0.0.1").is_ok(), "who leaves gives its place back");
+        drop(polls);
+        assert_eq!(memory.bytes_in_use(), 0);
     }
 
     /// A thousand callers who took nothing of what they had asked for held 5.5 GiB.

@@ -28,6 +28,11 @@ pub(super) struct Question {
 }
 
 impl Question {
+    /// Whether the answer may have to be waited for.
+    pub(super) fn waits(&self) -> bool {
+        self.index.is_some() || self.wait.is_some()
+    }
+
     pub(super) fn reading(&self) -> Result<Reading, Failure> {
         let after = self.index.unwrap_or(0);
         let wait = match &self.wait {

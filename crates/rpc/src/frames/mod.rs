@@ -26,3 +26,4 @@ pub use client::NotConnected;
 pub use counts::{End, FrameCounts};
 pub(crate) use head::FIRST_BYTE;
 pub(crate) use server::serve;
+pub use writer::NOTHING_TAKEN_MAX;

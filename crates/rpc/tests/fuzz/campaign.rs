@@ -3,6 +3,7 @@
 
 use crate::frames::{Random, hello, open, said};
 use flotilla_rpc::{Connector, TcpConnector, serve};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,6 +16,29 @@ use tower::ServiceExt;
 const SEEDS_IN_TESTS: u64 = 200;
 /// An honest caller is answered by then, on a machine that stands still now and again.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// Memory that the process may come to have beside what it begins with, however long it runs: strangers come one after
+/// the other, and leave nothing.
+const GROWTH_KIB_MAX: u64 = 128 << 10;
+
+/// The panics of the process, which end one connection each, and are seen by nobody there.
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts panics from here on, of whatever thread.
+fn count_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICS.fetch_add(1, Relaxed);
+        before(info);
+    }));
+}
+
+/// The most memory that the process has had so far.
+#[allow(clippy::disallowed_methods)] // /proc is no data
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("what Linux says of it");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|text| text.trim().strip_suffix(" kB")?.trim().parse().ok()).expect("in KiB")
+}
 
 /// One stranger's connection: what it says, and a while in which it listens.
 async fn stranger(address: &str, said: &[u8]) {
@@ -68,11 +92,21 @@ async fn run() {
     let address = listener.local_addr().expect("its address").to_string();
     let serving = tokio::spawn(serve(listener, Routes::default(), std::future::pending()));
     let honest = Honest(TcpConnector::default().connect(&address).expect("an address"));
-    let (mut seeds, mut findings) = (0, 0);
+    count_panics();
+    let planted = std::thread::spawn(|| panic!("planted: it is counted"));
+    assert!(planted.join().is_err() && PANICS.swap(0, Relaxed) > 0, "panics are not seen");
+    let (mut seeds, mut findings, before_kib) = (0, 0, peak_kib());
     while !is_over(seeds) && findings == 0 {
         let seed = first_seed.wrapping_add(seeds);
         stranger(&address, &said(&mut Random::new(seed))).await;
-        if let Err(why) = honest.ask().await {
+        let asked = honest.ask().await;
+        let grown = peak_kib() - before_kib;
+        let found = match PANICS.load(Relaxed) {
+            0 if grown > GROWTH_KIB_MAX => Err(format!("{grown} KiB of memory")),
+            0 => asked,
+            _ => Err("a panic".to_owned()),
+        };
+        if let Err(why) = found {
             findings += 1;
             println!("finding in frames, seed {seed}: {why}");
             println!("replay: ./dev fuzz --minutes 0 --seed {seed}");

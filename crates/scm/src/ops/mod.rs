@@ -77,10 +77,11 @@ pub(crate) mod testing {
     use crate::tables::Tables;
     use bytes::Bytes;
     use proto::scm::{
-        BeginOmRestoreCommand, ChangeOmGroupCommand, ClosePipelineCommand, CreateOmGroupCommand,
-        CreatePipelineCommand, EndOmRestoreCommand, EndPipelineCommand, FoundOmGroupCommand,
-        GiveUpOmGroupCommand, NodeDuty, NoteOmGroupCommand, OmMemberRecord, OmRestore, PipelinePlace,
-        RegisterNodeCommand, RegisterOmCommand, SetNodeDutyCommand, SetOmDutyCommand,
+        BeginOmRestoreCommand, ChangeOmGroupCommand, CloseContainersCommand, ClosePipelineCommand,
+        ClosedContainer, ContainerReplica, ContainerState, CreateOmGroupCommand, CreatePipelineCommand,
+        EndOmRestoreCommand, EndPipelineCommand, FoundOmGroupCommand, GiveUpOmGroupCommand, NodeDuty,
+        NoteOmGroupCommand, OmMemberRecord, OmRestore, PipelinePlace, RegisterNodeCommand, RegisterOmCommand,
+        ReplicaState, SetNodeDutyCommand, SetOmDutyCommand,
     };
 
     pub(crate) fn run(tables: &mut Tables, command: Command) -> ScmReply {
@@ -131,6 +132,33 @@ pub(crate) mod testing {
             assert_eq!(run(&mut tables, register(number)).node, number.into());
         }
         tables
+    }
+
+    /// Four nodes, and a pipeline of the first three that is over. Its container is closed, with record 9 of term 1.
+    pub(crate) fn one_closed_container() -> Tables {
+        let mut tables = three_nodes();
+        run(&mut tables, register(4));
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        let (state, last_term, last_index) = (ContainerState::ContainerClosed as i32, 1, 9);
+        let closed = ClosedContainer { container: 1, state, last_term, last_index };
+        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        tables
+    }
+
+    /// A good replica of [`one_closed_container`].
+    pub(crate) fn good_replica() -> ContainerReplica {
+        ContainerReplica {
+            container: 1,
+            pipeline: 1,
+            state: ReplicaState::ReplicaClosed as i32,
+            last_term: 1,
+            last_index: 9,
+            blocks: 1,
+            released: true,
+            ..ContainerReplica::default()
+        }
     }
 
     pub(crate) fn register_om(number: u8) -> Command {

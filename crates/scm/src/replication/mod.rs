@@ -380,8 +380,7 @@ pub(crate) fn firm_elsewhere(
 mod tests {
     use super::*;
     use crate::nodes::Silence;
-    use crate::ops::testing::{close, create, end, register, run, three_nodes};
-    use crate::replicas::ContainersReport;
+    use crate::ops::testing::{close, create, end, good_replica, one_closed_container, run, three_nodes};
     use proto::scm::{
         AllocateContainerCommand, CloseContainersCommand, ClosedContainer, SetSwitchesCommand, Switches,
         scm_command::Command,
@@ -389,40 +388,18 @@ mod tests {
 
     /// Four nodes with a good replica each of container 1, which is closed.
     fn one_too_many(now: Instant) -> (Tables, Nodes) {
-        let mut tables = three_nodes();
-        run(&mut tables, register(4));
-        run(&mut tables, create([1, 2, 3]));
-        run(&mut tables, close(1, ""));
-        run(&mut tables, end(1));
-        let (state, last_term, last_index) = (ContainerState::ContainerClosed as i32, 1, 9);
-        let closed = ClosedContainer { container: 1, state, last_term, last_index };
-        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
         let second = Duration::from_secs(1);
         let silence =
             Silence { stale_after: 10 * second, dead_after: 600 * second, disk_lost_after: 30 * second };
         let mut nodes = Nodes::new(silence, now);
-        for node in 1..=4 {
-            let replica = ContainerReplica {
-                container: 1,
-                pipeline: 1,
-                state: ReplicaState::ReplicaClosed as i32,
-                last_term,
-                last_index,
-                blocks: 1,
-                released: true,
-                ..ContainerReplica::default()
-            };
-            nodes.see(NodeId(node), vec![], now);
-            let report = ContainersReport { replicas: vec![replica], gone: vec![], begins: true, ends: true };
-            nodes.report_containers(NodeId(node), report);
-        }
-        (tables, nodes)
+        (1..=4).for_each(|node| nodes.tell(node, vec![good_replica()], now));
+        (one_closed_container(), nodes)
     }
 
     fn look(replication: &mut Replication, world: &World<'_>) -> Option<(NodeId, Order)> {
         replication.look(vec![ContainerId(1)], world, &ScmOptions::default());
-        let asked = replication.tasks.all().map(|(node, asked)| (node, asked.order.clone()));
-        asked.filter(|(_, order)| matches!(order, Order::Delete { .. })).next()
+        let mut asked = replication.tasks.all().map(|(node, asked)| (node, asked.order.clone()));
+        asked.find(|(_, order)| matches!(order, Order::Delete { .. }))
     }
 
     /// Withheld while replication was off, or behind others in its node's queue, it took the last good replica.
