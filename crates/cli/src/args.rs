@@ -234,7 +234,7 @@ pub(crate) struct ServerArgs {
     #[arg(long = "s3-domain", env = "FLOTILLA_S3_DOMAINS", value_delimiter = ',', value_name = "NAME")]
     pub s3_domains: Vec<String>,
     /// A container is closed, and the next one opened, near this size
-    #[arg(long, default_value_t = 2 << 30, env = "FLOTILLA_CONTAINER_BYTES_MAX")]
+    #[arg(long, default_value_t = 2 << 30, env = "FLOTILLA_CONTAINER_BYTES_MAX", value_parser = clap::value_parser!(u64).range(1 << 20..))]
     pub container_bytes_max: u64,
     /// A disk of a datanode takes no new data when less than this, and the next segment, is free
     #[arg(long, default_value_t = raftlog::LogSpaceOptions::default().reserve_bytes, env = "FLOTILLA_RESERVE_BYTES")]

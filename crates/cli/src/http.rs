@@ -4,6 +4,7 @@
 
 use crate::args::Role;
 use crate::metrics_page::MetricsPage;
+use crate::open_files;
 use crate::presence::expose_dns;
 use crate::process_metrics;
 use crate::roles::Roles;
@@ -102,7 +103,7 @@ impl Http {
             .with_state(watched.clone())
             .merge(registry::http::router(registry, hosts, &counters));
         let limits = Limits {
-            connections_max: CONNECTIONS_MAX,
+            connections_max: CONNECTIONS_MAX.min(open_files::part(open_files::OF_HTTP)),
             connections_per_address_max: CONNECTIONS_PER_ADDRESS_MAX,
             ..Limits::default()
         };

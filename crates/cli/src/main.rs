@@ -14,6 +14,7 @@ mod load;
 mod logging;
 mod memory;
 mod metrics_page;
+mod open_files;
 mod output;
 mod presence;
 mod process_metrics;

@@ -1,4 +1,5 @@
 use crate::duration::duration;
+use crate::open_files;
 use clap::Args as ClapArgs;
 use client::ClientOptions;
 use httpd::Limits;
@@ -23,16 +24,16 @@ const DOCUMENTS_BYTES_MIN: usize = 16 << 20;
 /// Limits of a gateway for its clients. Those without an option are in [`Limits`].
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct S3Limits {
-    /// S3: connections at once; one more is let in for an idle one, or else told to slow down. At most half of
-    /// the process's open files
-    #[arg(long, default_value_t = Limits::default().connections_max, env = "FLOTILLA_S3_CONNECTIONS_MAX")]
+    /// S3: connections at once; one more is let in for an idle one, or else told to slow down. At most a quarter
+    /// of the process's open files
+    #[arg(long, default_value_t = Limits::default().connections_max, env = "FLOTILLA_S3_CONNECTIONS_MAX", value_parser = at_least_one)]
     pub s3_connections_max: usize,
     /// S3: connections of one address (of IPv6: one network of 64 bits); a proxy in front of the gateway is
     /// one. At most a quarter of all, or 64
-    #[arg(long, default_value_t = Limits::default().connections_per_address_max, env = "FLOTILLA_S3_CONNECTIONS_PER_ADDRESS_MAX")]
+    #[arg(long, default_value_t = Limits::default().connections_per_address_max, env = "FLOTILLA_S3_CONNECTIONS_PER_ADDRESS_MAX", value_parser = at_least_one)]
     pub s3_connections_per_address_max: usize,
     /// S3: requests that are worked for at once, without those that wait for their clients; more get SlowDown
-    #[arg(long, default_value_t = REQUESTS_MAX, env = "FLOTILLA_S3_REQUESTS_MAX")]
+    #[arg(long, default_value_t = REQUESTS_MAX, env = "FLOTILLA_S3_REQUESTS_MAX", value_parser = at_least_one)]
     pub s3_requests_max: usize,
     /// S3: how long a request's headers may take to come
     #[arg(long, default_value = "10s", env = "FLOTILLA_S3_HEAD_MAX", value_parser = duration)]
@@ -84,7 +85,7 @@ impl S3Limits {
 
     pub(crate) fn limits(&self) -> Limits {
         Limits {
-            connections_max: self.s3_connections_max.min(connections_affordable()),
+            connections_max: self.s3_connections_max.min(open_files::part(open_files::OF_S3)),
             connections_per_address_max: self.s3_connections_per_address_max,
             head_max: self.s3_head_max,
             idle_max: self.s3_idle_max,
@@ -96,6 +97,14 @@ impl S3Limits {
     }
 }
 
+/// A number of which 0 would let nobody in, while everything is called ready.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least 1".to_owned()),
+        number => number.map_err(|error| format!("{error}")),
+    }
+}
+
 fn memory_bytes(text: &str) -> Result<usize, String> {
     let bytes = text.parse().map_err(|error| format!("{error}"))?;
     ClientOptions { memory_bytes_max: data_bytes(bytes), ..ClientOptions::default() }.validate()?;
@@ -104,15 +113,6 @@ fn memory_bytes(text: &str) -> Result<usize, String> {
 
 fn data_bytes(memory_bytes: usize) -> usize {
     memory_bytes - memory_bytes / DOCUMENTS_PART
-}
-
-/// The most connections that the process can afford: half of its open files. The other half is for disks, and
-/// for what the gateway asks of others.
-fn connections_affordable() -> usize {
-    match disk::raise_open_files_limit() {
-        Ok(files) => usize::try_from(files / 2).unwrap_or(usize::MAX),
-        Err(_) => usize::MAX,
-    }
 }
 
 #[cfg(test)]
@@ -133,6 +133,10 @@ mod tests {
         assert_eq!(line.s3_requests_max, REQUESTS_MAX);
         assert_eq!(line.s3_memory_bytes, ClientOptions::default().memory_bytes_max);
         assert!(Line::try_parse_from(["flotilla", "--s3-memory-bytes", "1048576"]).is_err());
+        for nobody in ["--s3-requests-max", "--s3-connections-max", "--s3-connections-per-address-max"] {
+            assert!(Line::try_parse_from(["flotilla", nobody, "0"]).is_err(), "{nobody}");
+            assert!(Line::try_parse_from(["flotilla", nobody, "1"]).is_ok(), "{nobody}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@ use crate::args::{OmReads, Role, S3OmReads, ScmTimes, ServerArgs};
 use crate::credentials::{Secret, systemd_directory};
 use crate::http::Http;
 use crate::logging;
+use crate::open_files;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::reclaim_times::ReclaimTimes;
@@ -303,7 +304,7 @@ impl Server {
             datanode.add_to(&mut routes);
         }
 
-        let gate = Gate::new(GateOptions::default());
+        let gate = Gate::new(GateOptions::default().with_connections(open_files::part(open_files::OF_RPC)));
         let routes = routes.routes();
         local.open(&rpc_address, routes.clone());
         let rpc = serve_rpc(listener, &gate, routes);

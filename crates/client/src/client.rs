@@ -154,7 +154,10 @@ impl Client {
         }
         let one = ListBucketsRequest { volume: crate::S3_VOLUME.to_owned(), limit: 1, ..Default::default() };
         match tokio::time::timeout_at(until, self.list_buckets(one)).await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(listed)) => {
+                anyhow::ensure!(!listed.is_full, "OM can change no name: its disk is full");
+                Ok(())
+            }
             Ok(Err(failure)) => {
                 let is_foreign = failure.code() == Some(proto::Code::WrongCluster);
                 debug!(%failure, "OM has no answer for a question whether it is there");

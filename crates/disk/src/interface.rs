@@ -69,6 +69,12 @@ pub struct Space {
     pub free_bytes: u64,
 }
 
+/// Whether an operation was refused for lack of something that may be there again: space, or files that the process may
+/// open. Nothing of it was done.
+pub fn may_be_repeated(error: &io::Error) -> bool {
+    is_full(error) || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Whether an operation failed for lack of space.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

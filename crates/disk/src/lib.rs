@@ -29,7 +29,7 @@ mod syscalls;
 
 pub use data_directory::DataDirectory;
 pub use disk_io::DiskIo;
-pub use interface::{Disk, File, IoFuture, Space, is_full};
+pub use interface::{Disk, File, IoFuture, Space, is_full, may_be_repeated};
 pub use link::link_dir;
 pub use read_fault::ReadFault;
 pub use read_only::open_read_only;

@@ -7,7 +7,7 @@ use crate::queue::Kind;
 use crate::real_file::RealFile;
 use crate::ring::Ring;
 use crate::small_file::{
-    FILE_MODE, create_dir_all_durably, private_directory, read_file, sync_dir, write_file_durably,
+    FILE_MODE, create_dir_all_durably, private_directory, read_file, write_file_durably,
 };
 use crate::stamp::{DecodeStampError, FORMAT, Stamp};
 use crate::{Disk, DiskIo, File, IoFuture, Space, syscalls};
@@ -263,12 +263,16 @@ fn create_dir_all(health: &Health, root: &Path, full: &Path) -> io::Result<()> {
     // All parents are synced, also those that exist: a process that died may have created and not synced
     // them.
     for parent in full.ancestors().skip(1).take_while(|parent| parent.starts_with(root)) {
-        let what = || format!("sync directory {}", parent.display());
-        // A directory that cannot be opened (too many open files, say) has lost nothing.
-        let parent = health.run(Operation::Change, what, || fs::File::open(parent))?;
-        health.run(Operation::Sync, what, || parent.sync_all())?;
+        sync_names_in(health, parent)?;
     }
     Ok(())
+}
+
+/// Makes the names in a directory durable. One that cannot be opened (too many open files, say) has lost nothing.
+fn sync_names_in(health: &Health, full: &Path) -> io::Result<()> {
+    let what = || format!("sync directory {}", full.display());
+    let directory = health.run(Operation::Change, what, || fs::File::open(full))?;
+    health.run(Operation::Sync, what, || directory.sync_all())
 }
 
 impl Disk for RealDisk {
@@ -296,7 +300,12 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, path: &str) -> IoFuture<()> {
-        self.run(Operation::Sync, "sync directory", path, sync_dir)
+        let full = match below(&self.inner.root, path) {
+            Ok(full) => full,
+            Err(error) => return Box::pin(async { Err(error) }),
+        };
+        let health = self.inner.health.clone();
+        self.inner.pool.run(Kind::Change, move || sync_names_in(&health, &full))
     }
 
     fn list(&self, path: &str) -> IoFuture<Vec<String>> {

@@ -204,6 +204,7 @@ impl Om {
         if self.replicas.is_empty() {
             self.word.check_told()?;
         }
+        self.replicas.check_space()?;
         self.replicas.readiness()
     }
 

@@ -363,7 +363,12 @@ impl Replicas {
 
     /// Whether nothing can be written here.
     pub(crate) fn is_full(&self) -> bool {
-        self.means.space.check_space(1).is_err()
+        self.check_space().is_err()
+    }
+
+    /// The reason why nothing can be written here, if that is so.
+    pub(crate) fn check_space(&self) -> Result<(), String> {
+        self.means.space.check_space(1).map_err(|full| full.to_string())
     }
 
     /// Lets others lead while nothing can be written here.

@@ -479,6 +479,13 @@ fn refusal(refusal: Refusal) -> Failure {
     }
 }
 
+impl OmService {
+    async fn buckets(&self, request: Request<ListBucketsRequest>) -> Result<ListBucketsResponse, Failure> {
+        let listed = self.query::<queries::ListBuckets>(request).await?;
+        Ok(ListBucketsResponse { is_full: self.replicas.is_full(), ..listed })
+    }
+}
+
 macro_rules! om_service {
     (calls { $($call:ident, $call_request:ident => $call_response:ident, $method:ident;)* }
      changes { $($change:ident;)* }
@@ -525,6 +532,7 @@ om_service! {
         delete_volume, DeleteVolumeRequest => DeleteVolumeResponse, drop_volume;
         create_bucket, CreateBucketRequest => CreateBucketResponse, make_bucket;
         delete_bucket, DeleteBucketRequest => DeleteBucketResponse, drop_bucket;
+        list_buckets, ListBucketsRequest => ListBucketsResponse, buckets;
         hold_bucket, HoldBucketRequest => HoldBucketResponse, hold;
         release_bucket, ReleaseBucketRequest => ReleaseBucketResponse, release;
         move_bucket, MoveBucketRequest => MoveBucketResponse, move_bucket;
@@ -550,7 +558,6 @@ om_service! {
     }
     queries {
         head_bucket, HeadBucketRequest => HeadBucketResponse, HeadBucket;
-        list_buckets, ListBucketsRequest => ListBucketsResponse, ListBuckets;
         head_volume, HeadVolumeRequest => HeadVolumeResponse, HeadVolume;
         list_volumes, ListVolumesRequest => ListVolumesResponse, ListVolumes;
         list_keys, ListKeysRequest => ListKeysResponse, ListKeys;

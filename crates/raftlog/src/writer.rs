@@ -9,7 +9,7 @@ use crate::record::{DecodeError, HEADER_BYTES, Header};
 use crate::segment::{SegmentId, allocation, owner_dir};
 use crate::segment_index::{self, SegmentIndexWriter};
 use bytes::Bytes;
-use disk::{Disk, File, is_full};
+use disk::{Disk, File, is_full, may_be_repeated};
 use planted::Bug;
 use std::io;
 use std::sync::Arc;
@@ -153,7 +153,7 @@ impl Writer {
             }
             if waits {
                 let (log, file) = (self.core.spec.log, self.segment_path(extent.position.file()));
-                tracing::info!(log, file, "the disk has space again, appends go on");
+                tracing::info!(log, file, "there is space again, appends go on");
             }
             self.record.durable = Some(extent.last);
             self.hint_is_due = true;
@@ -195,23 +195,26 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits a while for space: entries that were accepted must be written, or the log cannot go on, and
-    /// others use the disk too. Any other error is the answer, and so is a full disk when the log is closed.
+    /// Waits a while for space, or for a file that may be opened: entries that were accepted must be written, or
+    /// the log cannot go on, and others use the disk and the process too. Any other error is the answer, and so is
+    /// this one when the log is closed.
     async fn wait_for_space(&mut self, extent: &Extent, error: io::Error, is_first: bool) -> io::Result<()> {
-        if !is_full(&error) || self.core.is_closing() {
+        if !may_be_repeated(&error) || self.core.is_closing() {
             return Err(error);
         }
-        let space = &self.core.space;
-        if space.spares().give_back().await? > 0 {
+        let (space, is_full) = (&self.core.space, is_full(&error));
+        if is_full && space.spares().give_back().await? > 0 {
             return Ok(());
         }
         if is_first {
             let (log, file) = (self.core.spec.log, self.segment_path(extent.position.file()));
             let (offset, bytes) = (extent.position.offset, extent.bytes);
-            tracing::warn!(log, file, offset, bytes, "disk full, appends wait for space");
+            tracing::warn!(log, file, offset, bytes, %error, "appends wait for space, or for a file to be opened");
         }
-        space.refresh_free_bytes();
-        self.hint().await?;
+        if is_full {
+            space.refresh_free_bytes();
+            self.hint().await?;
+        }
         self.core.pause(FULL_DISK_RETRY_INTERVAL).await;
         Ok(())
     }

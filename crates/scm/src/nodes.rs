@@ -39,6 +39,8 @@ pub(crate) struct Nodes {
     /// The highest index that any member has said its pipeline is applied up to.
     applied: HashMap<PipelineId, u64>,
     replicas: Replicas,
+    /// Nodes whose directories somebody else has too, with his address and the time at which he last came.
+    twins: HashMap<NodeId, (String, Instant)>,
 }
 
 struct NodeReport {
@@ -88,8 +90,8 @@ impl Behind {
 
 impl Nodes {
     pub(crate) fn new(silence: Silence, now: Instant) -> Nodes {
-        let (reports, replaced, applied, replicas) = Default::default();
-        Nodes { since: now, silence, reports, replaced, applied, replicas }
+        let (reports, replaced, twins, applied, replicas) = Default::default();
+        Nodes { since: now, silence, reports, replaced, twins, applied, replicas }
     }
 
     /// Nodes of which none has said anything.
@@ -166,8 +168,20 @@ impl Nodes {
         self.replaced.insert(node, (now, by));
     }
 
+    /// Notes that somebody at this address has the directories of a node, which is elsewhere and well.
+    pub(crate) fn note_twin(&mut self, node: NodeId, address: &str, now: Instant) {
+        self.twins.insert(node, (address.to_owned(), now));
+    }
+
     /// The problem, in words, that a person should know of beside a node's state.
-    pub(crate) fn problem(&self, node: NodeId) -> Option<String> {
+    pub(crate) fn problem(&self, node: NodeId, now: Instant) -> Option<String> {
+        let twin = self.twins.get(&node);
+        let is_there = |came: Instant| now.saturating_duration_since(came) < 2 * self.silence.stale_after;
+        if let Some((address, _)) = twin.filter(|(_, came)| is_there(*came)) {
+            return Some(format!(
+                "a copy of its directory was started at {address}: stop that one, and delete it"
+            ));
+        }
         let replaced = self.replaced.get(&node).map(|(_, by)| {
             let grace = self.silence.disk_lost_after.as_secs();
             format!("node {by} speaks at its address: unless it comes back elsewhere it counts as dead after {grace} s")
@@ -422,8 +436,9 @@ mod tests {
         let node = NodeId(1);
         assert!(!nodes.see_clock(node, ClockApart::of(0, 10_000)), "it has not spoken");
         nodes.see(node, vec![], Instant::now());
-        let mut see =
-            |theirs, ours| (nodes.see_clock(node, ClockApart::of(theirs, ours)), nodes.problem(node));
+        let mut see = |theirs, ours| {
+            (nodes.see_clock(node, ClockApart::of(theirs, ours)), nodes.problem(node, Instant::now()))
+        };
         assert_eq!(see(10_000, 14_900), (false, None), "the heartbeat may have been under way as long");
         assert_eq!(see(10_000, 71_000), (true, Some("its clock is 61 s behind SCM's".to_owned())));
         assert_eq!(see(80_000, 10_000), (false, Some("its clock is 70 s ahead of SCM's".to_owned())));
@@ -518,9 +533,13 @@ mod tests {
             nodes.see(NodeId(node), vec![], at(0));
         }
         nodes.replace(NodeId(1), NodeId(3), at(1));
-        assert_eq!(nodes.problem(NodeId(1)), None, "it still speaks: somebody is wrong about an address");
+        assert_eq!(
+            nodes.problem(NodeId(1), at(1)),
+            None,
+            "it still speaks: somebody is wrong about an address"
+        );
         nodes.replace(NodeId(1), NodeId(3), at(10));
-        assert!(nodes.problem(NodeId(1)).unwrap().starts_with("node 3 speaks at its address"));
+        assert!(nodes.problem(NodeId(1), at(10)).unwrap().starts_with("node 3 speaks at its address"));
         nodes.replace(NodeId(1), NodeId(3), at(30));
         assert_eq!(nodes.state(NodeId(1), at(39)), NodeState::NodeStale);
         assert_eq!(nodes.state(NodeId(1), at(40)), NodeState::NodeDead);

@@ -186,7 +186,7 @@ impl Scm {
                     .to_owned(),
             );
         }
-        seat.group.readiness()
+        seat.full_disk().map_or_else(|| seat.group.readiness(), Err)
     }
 
     /// Waits until this process is a member; fails when it cannot be one.

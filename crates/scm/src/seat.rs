@@ -13,10 +13,14 @@ use statedb::GroupDb;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
+use tracing::warn;
 use types::{GroupId, NodeId, OwnerId, ReplicaId};
 
 /// The time between two looks at what the group knows of its members.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_AT_SPACE: Duration = Duration::from_secs(1);
+const HAND_OVER_MAX: Duration = Duration::from_secs(5);
+const HAND_OVER_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(crate) struct Seat {
@@ -33,6 +37,25 @@ impl Seat {
         while self.group.hears_majority() {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
+    }
+
+    /// Lets whichever member has most lead, as long as nothing can be written here: this one could decide nothing, and
+    /// could not even note that. Never resolves.
+    pub(crate) async fn hands_over_from_full_disk(&self) {
+        loop {
+            tokio::time::sleep(LOOK_AT_SPACE).await;
+            if self.full_disk().is_some() {
+                warn!("the disk is full: another member of SCM is to lead");
+                self.group.hand_over(HAND_OVER_MAX).await;
+                // The others' disks may be full too: no member is asked again at once.
+                tokio::time::sleep(HAND_OVER_PAUSE).await;
+            }
+        }
+    }
+
+    /// The reason why nothing can be written here.
+    pub(crate) fn full_disk(&self) -> Option<String> {
+        self.group.log().space().check_space(1).err().map(|full| full.to_string())
     }
 
     fn told(&self) -> ScmReplica {

@@ -201,6 +201,10 @@ fn look_at_scm(members: &[ScmMember], status: &ClusterStatus, findings: &mut Fin
         joining,
         "scm roles",
     );
+    if !status.full_disk.is_empty() {
+        let what = format!("SCM's leader can write nothing down: {}", status.full_disk);
+        findings.note(Severity::Critical, "scm-full", what, "scm roles");
+    }
     if status.safe_mode {
         let what =
             format!("safe mode: nothing is repaired or deleted; {}", status.safe_mode_waits.join("; "));

@@ -18,7 +18,7 @@
 
 use crate::log::room_wait::RoomWait;
 use bytes::{Buf, BufMut};
-use disk::{Disk, RecordFile, is_full};
+use disk::{Disk, RecordFile, may_be_repeated};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,11 +175,11 @@ impl Identity {
         let mut is_first = true;
         loop {
             let full = match self.write(disk).await {
-                Err(error) if is_full(&error) => error,
+                Err(error) if may_be_repeated(&error) => error,
                 result => return result,
             };
             if std::mem::take(&mut is_first) {
-                tracing::warn!(group = %self.group, "the disk is full: the group waits for room to note whose replica this is");
+                tracing::warn!(group = %self.group, error = %full, "the group waits for room to note whose replica this is");
             }
             if room_wait.lasts() {
                 tokio::time::sleep(ROOM_RETRY).await;

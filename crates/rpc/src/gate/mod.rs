@@ -65,6 +65,15 @@ pub struct GateOptions {
     pub untaken_bytes_per_address_max: usize,
 }
 
+impl GateOptions {
+    /// So many connections at most, of which one address has no more than half.
+    pub fn with_connections(self, connections_max: usize) -> GateOptions {
+        let connections_max = self.connections_max.min(connections_max);
+        let connections_per_address_max = self.connections_per_address_max.min(connections_max / 2);
+        GateOptions { connections_max, connections_per_address_max, ..self }
+    }
+}
+
 impl Default for GateOptions {
     fn default() -> Self {
         GateOptions {

@@ -36,7 +36,9 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             container_state(record) == ContainerState::ContainerOpen
                 && pipeline.is_some_and(|pipeline| pipeline.state() == PipelineState::PipelineClosed)
         };
+        let full_disk = leader.group.log().space().check_space(1).err();
         ClusterStatus {
+            full_disk: full_disk.map(|full| full.to_string()).unwrap_or_default(),
             cluster: tables.cluster().to_owned(),
             safe_mode,
             safe_mode_waits: if safe_mode { safe_mode_waits(leader, world) } else { Vec::new() },
@@ -150,7 +152,7 @@ pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
         let World { tables, nodes, now, .. } = *world;
         let info = |(&node, record): (&NodeId, &NodeRecord)| {
             let waiting = departures::waiting(node, world, &replication.tasks);
-            let problem = nodes.problem(node);
+            let problem = nodes.problem(node, now);
             let leads = |record: &&PipelineRecord| nodes.pipeline_seen(record, now).leader == Some(node);
             DatanodeInfo {
                 node: node.0,

@@ -1,8 +1,10 @@
 //! A datanode registers at each start, and again when SCM asks for it.
 
 use crate::leader::Leader;
-use proto::scm::{DiskReport, RegisterNodeCommand, RegisterRequest, RegisterResponse, scm_command::Command};
-use proto::{Failure, bytes16, disk_id};
+use proto::scm::{
+    DiskReport, NodeState, RegisterNodeCommand, RegisterRequest, RegisterResponse, scm_command::Command,
+};
+use proto::{Code, Failure, bytes16, disk_id};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -17,6 +19,7 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
     bytes16(&request.uuid, "uuid")?;
     check_address(&request.address)?;
     check_disks(&request.disks)?;
+    check_is_alone(leader, &request)?;
     let command = RegisterNodeCommand {
         uuid: request.uuid,
         address: request.address,
@@ -33,6 +36,25 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
         leader.note_places_changed();
     }
     Ok(RegisterResponse { node: node.0, cluster: leader.tables.read(|tables| tables.cluster().to_owned()) })
+}
+
+/// Refuses a node whose directories are at another address as well: a copy that was started would vote as the same
+/// replicas, and each would be told what the other did. A node that moved is let in as soon as nothing is heard from
+/// where it was.
+fn check_is_alone(leader: &Leader, request: &RegisterRequest) -> Result<(), Failure> {
+    let there = leader.read(|world| {
+        let record = world.tables.node_by_uuid(&request.uuid)?;
+        let node = NodeId(record.node);
+        let is_well = world.nodes.state(node, world.now) == NodeState::NodeHealthy;
+        (record.address != request.address && is_well).then(|| (node, record.address.clone()))
+    });
+    let Some((node, address)) = there else { return Ok(()) };
+    leader.change_nodes(|_, nodes| nodes.note_twin(node, &request.address, Instant::now()));
+    let why = format!(
+        "node {node} is at {address}, and is well: this is a copy of its directories, or it has moved, and waits until nothing is heard from there"
+    );
+    warn!(%node, at = address, twin = request.address, "two have the directories of one datanode: the second one waits");
+    Err(Failure::new(Code::PreconditionFailed, why))
 }
 
 /// Writes the node to the log, unless the tables say the same already.

@@ -1,7 +1,9 @@
-use crate::server::Server;
+use crate::server::{DEADLINE, Server};
 use bytes::Bytes;
 use proto::scm::*;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A datanode as SCM hears it, without the datanode.
 #[derive(Clone)]
@@ -37,6 +39,17 @@ impl Datanode {
         let response = server.client.register(request).await?.into_inner();
         (self.node, self.cluster) = (response.node, response.cluster);
         Ok(())
+    }
+
+    /// Comes back at another address: it is let in once nothing has been heard from the old one for a while.
+    pub(crate) async fn move_to(&mut self, address: &str, server: &mut Server) {
+        self.address = address.to_owned();
+        let give_up = Instant::now() + DEADLINE;
+        while let Err(failure) = self.register(server).await {
+            assert_eq!(failure.code, proto::Code::PreconditionFailed, "{failure}");
+            assert!(Instant::now() < give_up, "{failure}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     pub(crate) async fn heartbeat(&self, server: &mut Server) -> HeartbeatResponse {

@@ -123,6 +123,23 @@ async fn silent_nodes_turn_stale_and_dead() {
     server.stop().await;
 }
 
+/// Both were let in in turn, each second, and all was called well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_a_nodes_directories_waits_and_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = ScmOptions { stale_after: DEADLINE, ..ScmOptions::default() };
+    let mut server = Server::start_with(dir.path(), options).await;
+    let datanodes = register(&mut server, 1).await;
+    let mut copy = Datanode { address: "copy:7400".into(), ..datanodes[0].clone() };
+    let refused = copy.register(&mut server).await.expect_err("the first one spoke a moment ago");
+    assert_eq!(refused.code, Code::PreconditionFailed);
+    assert!(!datanodes[0].heartbeat(&mut server).await.register_again);
+    let listed = server.datanodes().await.remove(0);
+    assert_eq!(listed.address, "node1:7400");
+    assert!(listed.problem.contains("a copy of its directory was started at copy:7400"), "{listed:?}");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_refused_or_asked_to_register() {
     let dir = tempfile::tempdir().unwrap();
@@ -141,10 +158,12 @@ async fn strangers_are_refused_or_asked_to_register() {
     let unknown = Datanode { node: 99, cluster: ours, ..Datanode::new(8, 1) };
     assert!(unknown.heartbeat(&mut server).await.register_again);
 
+    let there = datanodes[0].clone();
     datanodes[0].address = "moved:7400".into();
     assert!(datanodes[0].heartbeat(&mut server).await.register_again, "a new address goes through the log");
-    datanodes[0].register(&mut server).await.unwrap();
+    datanodes[0].move_to("moved:7400", &mut server).await;
     assert_eq!(datanodes[0].node, 1);
+    assert!(there.heartbeat(&mut server).await.register_again, "it is there no more");
     assert!(!datanodes[0].heartbeat(&mut server).await.register_again);
     assert_eq!(server.datanodes().await[0].address, "moved:7400");
 

@@ -460,8 +460,7 @@ async fn datanodes_are_registered_by_their_heartbeats() {
 
     // One goes on with a broken disk, the other falls silent.
     datanodes[0].disks[0].set_state(DiskState::Failed);
-    datanodes[0].address = "elsewhere:7400".to_owned();
-    datanodes[0].register(&mut server).await.unwrap();
+    datanodes[0].move_to("elsewhere:7400", &mut server).await;
     let first = datanodes[0].clone();
     let speak = async |server: &mut Server| {
         first.heartbeat(server).await;

@@ -41,8 +41,7 @@ async fn watchers_see_the_cluster_at_once_and_then_each_change() {
             .all(|p| p.state() == PipelineState::PipelineOpen && p.leader_node == p.members[0].node)
     });
     open.await;
-    datanodes[1].address = "moved:1".into();
-    datanodes[1].register(&mut server).await.unwrap();
+    datanodes[1].move_to("moved:1", &mut server).await;
     view(&mut views, |view| view.pipelines[0].members.iter().any(|member| member.address == "moved:1")).await;
 
     let mut late = watch(&mut server).await.unwrap();
