@@ -607,4 +607,12 @@ mod tests {
         }
         assert_eq!(nodes.stands_still(&record, &record.members[0]), Duration::ZERO);
     }
+
+    #[test]
+    fn a_member_that_is_coming_for_ever_is_found() {
+        planted::plant(Some(Bug::ComingForEver));
+        let found = std::panic::catch_unwind(a_member_that_is_behind_and_does_not_come_on_stands_still);
+        planted::plant(None);
+        assert!(found.is_err());
+    }
 }

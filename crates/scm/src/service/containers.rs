@@ -238,9 +238,11 @@ mod tests {
     use super::*;
     use crate::nodes::Silence;
     use crate::oms::Oms;
-    use crate::ops::testing::{close, create, end, run, three_nodes};
+    use crate::ops::testing::{close, create, end, good_replica, run, three_nodes};
     use crate::replicas::ContainersReport;
-    use proto::scm::{CloseContainersCommand, ClosedContainer, ReplicaState, TermEnd};
+    use proto::scm::{
+        AllocateContainerCommand, CloseContainersCommand, ClosedContainer, ReplicaState, TermEnd,
+    };
     use std::cell::RefCell;
     use std::time::Duration;
 
@@ -318,5 +320,34 @@ mod tests {
         let world = World::of(&tables, &nodes, Oms::silent(), now, 0, false);
         let failure = check_dropped(ContainerId(1), NodeId(3), &world, &tasks.borrow()).unwrap_err();
         assert!(failure.message.contains("good replica of it"), "{failure:?}");
+    }
+
+    /// With it the proof would go that its node's log was whole: the container before would wait for ever.
+    #[test]
+    fn what_shows_where_a_log_ended_is_not_dropped_before_its_pipeline_is_decided() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, Command::AllocateContainer(AllocateContainerCommand { pipeline: 1, after: 1 }));
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        let settle = |tables: &mut Tables, container, state: ContainerState| {
+            let closed = ClosedContainer { container, state: state as i32, last_term: 1, last_index: 9 };
+            run(tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        };
+        settle(&mut tables, 1, ContainerState::ContainerQuasiClosed);
+        settle(&mut tables, 2, ContainerState::ContainerDeleted);
+        let now = Instant::now();
+        let mut nodes = Nodes::new(
+            Silence { stale_after: Duration::MAX, dead_after: Duration::MAX, disk_lost_after: Duration::MAX },
+            now,
+        );
+        nodes.tell(1, vec![ContainerReplica { container: 2, committed_index: 9, ..good_replica() }], now);
+        let check = |tables: &Tables| {
+            check_dropped(ContainerId(2), NodeId(1), &World::at(tables, &nodes, now), &Tasks::default())
+        };
+        let refused = check(&tables).unwrap_err();
+        assert!(refused.message.contains("it shows where its node's log ended"), "{refused:?}");
+        settle(&mut tables, 1, ContainerState::ContainerClosed);
+        assert_eq!(check(&tables), Ok(0));
     }
 }
