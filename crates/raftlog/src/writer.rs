@@ -30,6 +30,8 @@ pub(crate) struct Writer {
     /// The record as last saved or hinted.
     record: SlotRecord,
     open: Option<OpenSegment>,
+    /// The segment that a spare was taken for, until it is open: what is in that file is nobody's.
+    taken: Option<SegmentId>,
     segment_index: SegmentIndexWriter,
     /// Whether the record is not what the newest slot has.
     hint_is_due: bool,
@@ -67,7 +69,7 @@ impl Writer {
     ) -> Writer {
         let disk = core.space.disk().clone();
         let hinted = Instant::now();
-        Writer { core, disk, hard_state, record, open, segment_index, hint_is_due: true, hinted }
+        Writer { core, disk, hard_state, record, open, taken: None, segment_index, hint_is_due: true, hinted }
     }
 
     /// Runs until the log is closed and its queue empty. A failure empties the queue with an error instead.
@@ -247,7 +249,9 @@ impl Writer {
         let (file, allocated_bytes) = match open_existing(&*self.disk, &self.core.spec.owners_dir, id).await?
         {
             Some(leftover) => {
-                self.check_leftover(id, &*leftover.file).await?;
+                if self.taken != Some(id) {
+                    self.check_leftover(id, &*leftover.file).await?;
+                }
                 leftover.file.set_len(0).await?;
                 (leftover.file, 0)
             }
@@ -257,12 +261,16 @@ impl Writer {
         // the records without a name.
         self.disk.sync_dir(&dir).await?;
         self.open = Some(OpenSegment { id, file, allocated_bytes, end: 0, old_bytes_end: allocated_bytes });
+        self.taken = None;
         Ok(())
     }
 
     /// A new file, or a spare when the log `moves_on`: the log of an idle pipeline should not sit on one.
     async fn create_segment(&mut self, id: SegmentId, moves_on: bool) -> io::Result<(Arc<dyn File>, u64)> {
         let recycled = moves_on && self.core.space.spares().take(id, &self.core.spec.owners_dir).await?;
+        if recycled {
+            self.taken = Some(id);
+        }
         let file = self.disk.open(&self.segment_path(id), !recycled).await?;
         let allocated_bytes = if recycled { file.len().await? } else { 0 };
         Ok((file, allocated_bytes))
@@ -313,15 +321,40 @@ impl Writer {
                 (self.save().await, done)
             }
             Job::Truncate(Truncate { cut, last, gone, done }) => {
-                let result = self.truncate(cut.file(), cut.offset, last, &gone).await;
+                let result = loop {
+                    let result = self.truncate(cut.file(), cut.offset, last, &gone).await;
+                    if !self.is_to_be_repeated(&result).await {
+                        break result;
+                    }
+                };
                 self.core.truncated();
                 (result, done)
             }
-            Job::DeletePurged { done } => (self.delete_purged().await, done),
+            Job::DeletePurged { done } => {
+                let result = loop {
+                    let result = self.delete_purged().await;
+                    if !self.is_to_be_repeated(&result).await {
+                        break result;
+                    }
+                };
+                (result, done)
+            }
         };
         let result = result.map_err(|error| self.failed(&error));
         let _ = done.send(result.clone()); // the caller may have gone
         result
+    }
+
+    /// Waits a while where a job was refused for lack of something that may be there again; all its steps may be
+    /// repeated. False when it is not to be tried once more.
+    async fn is_to_be_repeated(&mut self, result: &io::Result<()>) -> bool {
+        let Err(error) = result else { return false };
+        let is_refused = may_be_repeated(error) && !self.core.is_closing();
+        if is_refused {
+            tracing::warn!(log = self.core.spec.log, %error, "removing waits for space, or for a file to be opened");
+            self.core.pause(FULL_DISK_RETRY_INTERVAL).await;
+        }
+        is_refused
     }
 
     /// Removes everything after a position. Newest first, each step durable before the next, so that a crash

@@ -5,7 +5,7 @@ use crate::replicas::last_record;
 use crate::replication::{self, ContainerView, NodeViews};
 use crate::tables::container_state;
 use crate::world::World;
-use proto::scm::{ClosedContainer, ContainerReplica, ContainerState, NodeState};
+use proto::scm::{ClosedContainer, ContainerReplica, ContainerState, NodeState, ReplicaState};
 use std::cmp::Reverse;
 use types::{ContainerId, NodeId};
 
@@ -72,6 +72,15 @@ fn check_nothing_may_come(known: &ContainerView<'_>, views: &NodeViews) -> Resul
         .replicas
         .iter()
         .find(|(node, replica)| known.quality(replica).is_good() && views.get(node).is_some_and(may_return));
+    // A good replica that cannot be read at the moment shows no end, as one whose member has not ended yet.
+    let unfinished = known.replicas.iter().find(|(node, replica)| {
+        replica.state() == ReplicaState::ReplicaOpen && views.get(node).is_some_and(may_return)
+    });
+    if let Some((node, _)) = unfinished {
+        return Err(format!(
+            "node {node} cannot say yet where its replica ends: wait until it does, or stop it for good"
+        ));
+    }
     match good {
         Some((node, _)) => Err(format!("node {node} has a good replica of it: nothing is lost")),
         None => Ok(()),
@@ -85,7 +94,7 @@ mod tests {
     use crate::ops::testing::{close, create, end, run, set_duty, three_nodes};
     use crate::replicas::ContainersReport;
     use crate::tables::Tables;
-    use proto::scm::{CloseContainersCommand, NodeDuty, ReplicaState, scm_command::Command};
+    use proto::scm::{CloseContainersCommand, NodeDuty, scm_command::Command};
     use std::time::Duration;
     use tokio::time::Instant;
 
@@ -170,6 +179,9 @@ mod tests {
             "node 2 has a good replica",
         );
         check(&tables, &[(3, Some(replica(70, "block 7")))], "damaged (block 7)");
+        let unread = ContainerReplica { state: ReplicaState::ReplicaOpen as i32, ..replica(0, "") };
+        let one_is_unread = [(2, Some(replica(60, ""))), (3, Some(unread))];
+        check(&tables, &one_is_unread, "node 3 cannot say yet");
         let undecided = decided(ContainerQuasiClosed, 0);
         check(&undecided, &[(3, Some(replica(60, "")))], "pipeline accept-loss 1");
         assert_eq!(left_of(&undecided, &[(1, None)]).unwrap().node, None);

@@ -211,15 +211,8 @@ impl Formation {
         })
     }
 
-    fn client(&self, address: &str) -> Result<ScmClient<Channel>, Failure> {
-        let channel = self.connector.connect(address);
-        let channel = channel.map_err(|why| Failure::invalid(format!("`{address}`: {why}")))?;
-        Ok(ScmClient::new(channel))
-    }
-
     async fn introduce<'a>(&self, address: &'a String) -> (&'a String, Result<IntroduceResponse, Failure>) {
-        let asked = async { Ok(self.client(address)?.introduce(IntroduceRequest {}).await?.into_inner()) };
-        (address, answered(address, INTRODUCE_MAX, asked).await)
+        (address, introduce(&*self.connector, address).await)
     }
 
     /// Asks the other members one after the other until the leader is found.
@@ -230,7 +223,9 @@ impl Formation {
         let mut tries = 2 * others.len();
         loop {
             let address = seeker.address();
-            let asked = async { Ok(self.client(&address)?.join_scm(request.clone()).await?.into_inner()) };
+            let asked = async {
+                Ok(client(&*self.connector, &address)?.join_scm(request.clone()).await?.into_inner())
+            };
             let failure = match answered(&address, JOIN_MAX, asked).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
@@ -242,6 +237,21 @@ impl Formation {
             }
         }
     }
+}
+
+fn client(connector: &dyn Connector, address: &str) -> Result<ScmClient<Channel>, Failure> {
+    let channel = connector.connect(address);
+    let channel = channel.map_err(|why| Failure::invalid(format!("`{address}`: {why}")))?;
+    Ok(ScmClient::new(channel))
+}
+
+/// The word of another SCM on itself.
+pub(crate) async fn introduce(
+    connector: &dyn Connector,
+    address: &str,
+) -> Result<IntroduceResponse, Failure> {
+    let asked = async { Ok(client(connector, address)?.introduce(IntroduceRequest {}).await?.into_inner()) };
+    answered(address, INTRODUCE_MAX, asked).await
 }
 
 fn is_final(failure: &Failure) -> bool {

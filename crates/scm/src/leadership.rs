@@ -1,3 +1,4 @@
+use crate::full_disk;
 use crate::leader::Leader;
 use crate::options::ScmOptions;
 use crate::planners::decide;
@@ -120,7 +121,7 @@ impl Leadership {
         info!(cluster = self.tables.read(|tables| tables.cluster().to_owned()), "scm leads");
         self.current.send_replace(Some(leader.clone()));
         tokio::select! {
-            () = seat.hands_over_from_full_disk() => {}
+            () = full_disk::hand_over(seat, self.seats.connector()) => {}
             () = seat.hears_no_majority() => warn!("a majority of SCM's members is silent: this leader serves nobody until it answers"),
             _ = lead_tasks(&leader) => {}
         }

@@ -13,6 +13,7 @@ mod container_loss;
 mod departures;
 mod discards;
 mod formation;
+mod full_disk;
 mod leader;
 mod leader_moves;
 mod leadership;

@@ -173,13 +173,18 @@ impl Nodes {
         self.twins.insert(node, (address.to_owned(), now));
     }
 
+    /// Takes note that the node has registered: whoever else has its directories comes again.
+    pub(crate) fn forget_twin(&mut self, node: NodeId) {
+        self.twins.remove(&node);
+    }
+
     /// The problem, in words, that a person should know of beside a node's state.
     pub(crate) fn problem(&self, node: NodeId, now: Instant) -> Option<String> {
         let twin = self.twins.get(&node);
         let is_there = |came: Instant| now.saturating_duration_since(came) < 2 * self.silence.stale_after;
         if let Some((address, _)) = twin.filter(|(_, came)| is_there(*came)) {
             return Some(format!(
-                "a copy of its directory was started at {address}: stop that one, and delete it"
+                "another process has its directories, at {address}, and waits: one of the two is a copy; stop that one, and delete its directories"
             ));
         }
         let replaced = self.replaced.get(&node).map(|(_, by)| {

@@ -140,7 +140,8 @@ fn outranks_the_noted(
 }
 
 /// Resolves a pipeline that lost its majority for good: what its containers are by the member left whose log
-/// ends highest, and who that is; one that shows all of its log, undamaged, before any other. Whatever the others had acknowledged and that member lacks is gone: so all
+/// ends highest, and who that is; one that shows all of its log before any other. Where that member's replica is
+/// damaged, or it has none, it is the next one's. Whatever the others had acknowledged and that member lacks is gone: so all
 /// must have said what they have, but those that are dead or whose disk is broken. A member that has let go
 /// of the pipeline has said so if it has spoken since `since`.
 pub(crate) fn accept_loss(
@@ -174,20 +175,28 @@ pub(crate) fn accept_loss(
         ));
     }
     // Records that a member without its log has left were applied, so they are committed.
-    let rank = |member: &&MemberView<'_>| {
+    let rank = |member: &MemberView<'_>| {
         let node = member.node_id();
-        let is_damaged = |it: &&ContainerRecord| is_damaged(ContainerId(it.container), node, nodes);
-        let is_sound = shows_its_end(record, member, tables, nodes) && !containers.iter().any(is_damaged);
+        let shows_its_end = shows_its_end(record, member, tables, nodes);
         // What is not there any more, whatever was said of it, can be made of nothing.
-        let end = match is_sound {
+        let end = match shows_its_end {
             true => log_end(record, member, tables, nodes),
             false => replicas_on(record, node, tables, nodes).map(last_record).max().unwrap_or_default(),
         };
-        (is_sound, end, has_proved_all(record, member, tables, nodes, since), Reverse(node))
+        Reverse((shows_its_end, end, has_proved_all(record, member, tables, nodes, since), Reverse(node)))
     };
-    let best = said.iter().max_by_key(rank).map(MemberView::node_id);
-    let best = best.ok_or_else(|| format!("no member of pipeline {pipeline} is left"))?;
-    Ok((best, containers.into_iter().map(|container| as_on(container, best, nodes)).collect()))
+    let mut members: Vec<(_, NodeId)> = said.iter().map(|member| (rank(member), member.node_id())).collect();
+    members.sort();
+    let members: Vec<NodeId> = members.into_iter().map(|(_, node)| node).collect();
+    let best = *members.first().ok_or_else(|| format!("no member of pipeline {pipeline} is left"))?;
+    let as_left = |container: &ContainerRecord| {
+        let number = ContainerId(container.container);
+        let has = |node: &&NodeId| nodes.replicas().get(number, **node).is_some_and(|it| !is_empty(it));
+        let is_whole = |node: &&NodeId| has(node) && !is_damaged(number, **node, nodes);
+        let node = members.iter().find(is_whole).or_else(|| members.iter().find(has));
+        as_on(container, *node.unwrap_or(&best), nodes)
+    };
+    Ok((best, containers.into_iter().map(as_left).collect()))
 }
 
 /// Whether what the node has of the container is known to be damaged.
@@ -735,7 +744,7 @@ mod tests {
             (keep.0, kept[0].last_index)
         };
         assert_eq!(accept(&|_| ()), (1, 76));
-        assert_eq!(accept(&|fixture| fixture.damage(1)), (2, 59));
+        assert_eq!(accept(&|fixture| fixture.damage(1)), (1, 59));
         let both = |fixture: &mut Fixture| [1, 2].into_iter().for_each(|node| fixture.damage(node));
         assert_eq!(accept(&both), (1, 76));
         let loses_its_index = |fixture: &mut Fixture| {

@@ -9,18 +9,15 @@ use proto::scm::{IntroduceResponse, ScmMember, ScmReplica};
 use proto::{Code, Failure};
 use raft::{Group, GroupSpec, GroupStart, Member, RaftHost, ReplicaRecord, Role};
 use raftlog::{LogSpace, LogSpec};
+use rpc::Connector;
 use statedb::GroupDb;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tracing::warn;
 use types::{GroupId, NodeId, OwnerId, ReplicaId};
 
 /// The time between two looks at what the group knows of its members.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-const LOOK_AT_SPACE: Duration = Duration::from_secs(1);
-const HAND_OVER_MAX: Duration = Duration::from_secs(5);
-const HAND_OVER_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(crate) struct Seat {
@@ -36,20 +33,6 @@ impl Seat {
     pub(crate) async fn hears_no_majority(&self) {
         while self.group.hears_majority() {
             tokio::time::sleep(LOOK_AGAIN).await;
-        }
-    }
-
-    /// Lets whichever member has most lead, as long as nothing can be written here: this one could decide nothing, and
-    /// could not even note that. Never resolves.
-    pub(crate) async fn hands_over_from_full_disk(&self) {
-        loop {
-            tokio::time::sleep(LOOK_AT_SPACE).await;
-            if self.full_disk().is_some() {
-                warn!("the disk is full: another member of SCM is to lead");
-                self.group.hand_over(HAND_OVER_MAX).await;
-                // The others' disks may be full too: no member is asked again at once.
-                tokio::time::sleep(HAND_OVER_PAUSE).await;
-            }
         }
     }
 
@@ -81,6 +64,7 @@ impl Seat {
             last_term: last.term.0,
             last_index: last.index.0,
             members: members.all.iter().map(member).collect(),
+            full_disk: self.full_disk().unwrap_or_default(),
         }
     }
 
@@ -133,6 +117,10 @@ impl Seats {
         let arrival = watch::Sender::new(Arrival::WaitsFor("it is starting".to_owned()));
         let (seat, member_changes) = (watch::Sender::new(None), Semaphore::new(1));
         Seats { options, disk, space, host, dbs, shared, seat, arrival, member_changes }
+    }
+
+    pub(crate) fn connector(&self) -> Arc<dyn Connector> {
+        self.host.connector().clone()
     }
 
     pub(crate) fn options(&self) -> &ScmOptions {

@@ -38,9 +38,9 @@ use crate::index::machine::BLOCK_BYTES_MAX;
 const CHUNK_OVERHEAD_BYTES: usize = 1024;
 
 /// The most blocks whose later chunks a stream may refuse, because one before them was refused or for the
-/// container they are in. Past it all are forgotten: their chunks are proposed and then refused by the state
-/// machine, to the same effect.
-const BLOCKS_MAX: usize = 256;
+/// container they are in: as many as a gateway works for at once, in some 100 KiB. Past it all are forgotten: their
+/// chunks are proposed, and refused by the state machine, once they are on three disks.
+const BLOCKS_MAX: usize = 1024;
 
 /// The time that a stopping node waits for what is under way to be answered.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -57,8 +57,8 @@ pub(super) struct WriteStream {
     acks: Acks,
     lanes: HashMap<PipelineId, Sender<Pending>>,
     lane_tasks: JoinSet<()>,
-    /// The first refused chunk of each block that has one, and why it was refused.
-    failed: HashMap<Nonce, (u32, Failure)>,
+    /// The first refused chunk of each block that has one, with what its writer may do about it.
+    failed: HashMap<Nonce, (u32, Code, Retry)>,
     /// The container that was the newest when each block began that may go on.
     begun: HashMap<Nonce, ContainerId>,
     /// The term in which each pipeline's leader was waited for, when the first chunk came again over this
@@ -200,10 +200,11 @@ impl WriteStream {
         chunk: WriteChunk,
         bytes: &mut Option<(OwnedSemaphorePermit, BodyRoom)>,
     ) -> Result<Outcome, Failure> {
-        if let Some((refused, failure)) = self.failed.get(&nonce)
-            && chunk.seq > *refused
+        if let Some((refused, code, retry)) = self.failed.get(&nonce).copied()
+            && chunk.seq > refused
         {
-            return Err(failure.clone());
+            let failure = Failure::new(code, format!("chunk {refused} of the block was refused"));
+            return Err(Failure { retry, ..failure });
         }
         let (seq, offset, seal) = (chunk.seq, chunk.offset, chunk.seal);
         let name = ChunkName { nonce, seq, offset, length: chunk.data.len() as u64, seal };
@@ -230,7 +231,7 @@ impl WriteStream {
     fn check_goes_on(&mut self, pipeline: &Pipeline, chunk: &ChunkName) -> Result<(), Failure> {
         let newest = pipeline.newest_container();
         if chunk.seq == 0 && !chunk.seal {
-            if self.begun.len() >= BLOCKS_MAX {
+            if self.begun.len() >= BLOCKS_MAX && !self.begun.contains_key(&chunk.nonce) {
                 self.begun.clear();
             }
             self.begun.insert(chunk.nonce, newest);
@@ -298,12 +299,13 @@ impl WriteStream {
     fn remember_failure(&mut self, nonce: Nonce, pending: &Pending) {
         match &pending.outcome {
             Outcome::Refused(failure) => {
-                if self.failed.len() >= BLOCKS_MAX {
+                if self.failed.len() >= BLOCKS_MAX && !self.failed.contains_key(&nonce) {
                     self.failed.clear();
                 }
-                let failed = self.failed.entry(nonce).or_insert_with(|| (pending.seq, failure.clone()));
+                let first = (pending.seq, failure.code, failure.retry);
+                let failed = self.failed.entry(nonce).or_insert(first);
                 if pending.seq <= failed.0 {
-                    *failed = (pending.seq, failure.clone());
+                    *failed = first;
                 }
             }
             Outcome::Proposed(_) | Outcome::Written(_) => {

@@ -1,9 +1,7 @@
 //! A datanode registers at each start, and again when SCM asks for it.
 
 use crate::leader::Leader;
-use proto::scm::{
-    DiskReport, NodeState, RegisterNodeCommand, RegisterRequest, RegisterResponse, scm_command::Command,
-};
+use proto::scm::{DiskReport, RegisterNodeCommand, RegisterRequest, RegisterResponse, scm_command::Command};
 use proto::{Code, Failure, bytes16, disk_id};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
@@ -29,6 +27,7 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
     let node = register_node(leader, command).await?;
     let places_changed = leader.change_nodes(|_, nodes| {
         nodes.replicas_mut().expect_full_report(node);
+        nodes.forget_twin(node);
         nodes.see(node, request.disks, Instant::now())
     });
     leader.plan(|_, replication| replication.tasks.forget_node(node));
@@ -38,20 +37,20 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
     Ok(RegisterResponse { node: node.0, cluster: leader.tables.read(|tables| tables.cluster().to_owned()) })
 }
 
-/// Refuses a node whose directories are at another address as well: a copy that was started would vote as the same
-/// replicas, and each would be told what the other did. A node that moved is let in as soon as nothing is heard from
-/// where it was.
+/// Refuses a node whose directories are at another address as well: each would be told what the other did. Nobody
+/// knows which of the two is the copy: the one that speaks stays, until nothing is heard from there. A leader of SCM
+/// that has just begun has heard nobody, and gives who is registered the time to speak first.
 fn check_is_alone(leader: &Leader, request: &RegisterRequest) -> Result<(), Failure> {
     let there = leader.read(|world| {
         let record = world.tables.node_by_uuid(&request.uuid)?;
         let node = NodeId(record.node);
-        let is_well = world.nodes.state(node, world.now) == NodeState::NodeHealthy;
+        let is_well = world.nodes.age(node, world.now) < leader.options.stale_after;
         (record.address != request.address && is_well).then(|| (node, record.address.clone()))
     });
     let Some((node, address)) = there else { return Ok(()) };
     leader.change_nodes(|_, nodes| nodes.note_twin(node, &request.address, Instant::now()));
     let why = format!(
-        "node {node} is at {address}, and is well: this is a copy of its directories, or it has moved, and waits until nothing is heard from there"
+        "node {node} is at {address}, and is well: one of the two has a copy of its directories, or it has moved, and waits until nothing is heard from there"
     );
     warn!(%node, at = address, twin = request.address, "two have the directories of one datanode: the second one waits");
     Err(Failure::new(Code::PreconditionFailed, why))

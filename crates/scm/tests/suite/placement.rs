@@ -136,7 +136,7 @@ async fn a_copy_of_a_nodes_directories_waits_and_is_told_of() {
     assert!(!datanodes[0].heartbeat(&mut server).await.register_again);
     let listed = server.datanodes().await.remove(0);
     assert_eq!(listed.address, "node1:7400");
-    assert!(listed.problem.contains("a copy of its directory was started at copy:7400"), "{listed:?}");
+    assert!(listed.problem.contains("another process has its directories, at copy:7400"), "{listed:?}");
     server.stop().await;
 }
 
