@@ -1,4 +1,5 @@
 use crate::server::{Server, commit};
+use std::io;
 use std::path::Path;
 
 const KEYS: u64 = 2_500;
@@ -54,15 +55,23 @@ async fn acknowledged_commits_survive_a_crash() {
     server.stop().await;
 }
 
+/// Copies a directory that may be in use: where a file goes meanwhile, all of it once more.
 pub(crate) fn copy_dir(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
+    while let Err(error) = try_copy_dir(from, to) {
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+        std::fs::remove_dir_all(to).unwrap();
+    }
+}
+
+fn try_copy_dir(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
         let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_dir(&entry.path(), &to);
-        } else {
-            std::fs::copy(entry.path(), to).unwrap();
+        match entry.file_type()?.is_dir() {
+            true => try_copy_dir(&entry.path(), &to)?,
+            false => drop(std::fs::copy(entry.path(), to)?),
         }
     }
+    Ok(())
 }
