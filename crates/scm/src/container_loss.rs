@@ -3,6 +3,7 @@
 use crate::ops::accept_container_loss::as_decided;
 use crate::replicas::last_record;
 use crate::replication::{self, ContainerView, NodeViews};
+use crate::resolution::is_empty;
 use crate::tables::container_state;
 use crate::world::World;
 use proto::scm::{ClosedContainer, ContainerReplica, ContainerState, NodeState, ReplicaState};
@@ -25,8 +26,8 @@ pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, St
     let views = world.node_views();
     check_nothing_may_come(&known, views)?;
     let is_there = |node: &NodeId| views.get(node).is_some_and(|view| view.state != NodeState::NodeDead);
-    let there: Vec<(NodeId, &ContainerReplica)> =
-        known.replicas.iter().filter(|(node, _)| is_there(node)).copied().collect();
+    let there = known.replicas.iter().filter(|(node, replica)| is_there(node) && !is_empty(replica));
+    let there: Vec<(NodeId, &ContainerReplica)> = there.copied().collect();
     let before = as_decided(known.record);
     if there.is_empty() {
         let after = ClosedContainer { state: ContainerState::ContainerDeleted as i32, ..before };
@@ -163,6 +164,8 @@ mod tests {
         let damaged = [(2, Some(replica(70, "block 7"))), (3, Some(replica(60, "")))];
         check(&damaged, becomes(Some(3), ContainerClosed, 60));
         check(&[(1, None), (2, None)], becomes(None, ContainerDeleted, 70));
+        let begun = ContainerReplica { last_term: 0, blocks: 0, ..replica(0, "") };
+        check(&[(1, Some(begun)), (2, None)], becomes(None, ContainerDeleted, 70));
     }
 
     #[test]

@@ -326,7 +326,7 @@ fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> ClosedContain
 
 /// Whether there is nothing to keep three copies of: no record, or entry 0, which says who the first members
 /// are.
-fn is_empty(replica: &ContainerReplica) -> bool {
+pub(crate) fn is_empty(replica: &ContainerReplica) -> bool {
     last_record(replica) == LastRecord::default() && quality::is_empty(replica)
 }
 

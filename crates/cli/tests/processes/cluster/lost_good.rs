@@ -6,8 +6,8 @@ use proto::scm::{ContainerInfo, ContainerState, ContainerTrouble, ReplicaState};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// A container closes after some dozens of objects.
-const CONTAINER_BYTES_MAX: u64 = 4 << 20;
+/// The first container takes all that is written before the one node is down, and more.
+const CONTAINER_BYTES_MAX: u64 = 8 << 20;
 /// The datanode that is down while the others close containers, and the only one that comes back.
 const BEHIND: usize = 2;
 
@@ -25,7 +25,7 @@ pub(super) async fn run() -> Shown {
     })
     .await;
     let writers = drill.writers(0);
-    writers.progress(20).await;
+    writers.progress(2).await;
     let before = writers.stop().await;
     let same = async || all_have_everything(&drill).await;
     drill.until("members that have everything", REPAIRED_WITHIN, same).await;
