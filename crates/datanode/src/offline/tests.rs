@@ -460,6 +460,16 @@ async fn what_is_rebuilt_without_its_log_closes_nothing_and_proves_nothing() {
     }
 }
 
+#[tokio::test]
+#[allow(clippy::disallowed_methods)] // the test plays the crash
+async fn a_log_whose_creation_a_crash_divided_has_lost_nothing() {
+    let left = Left::ended().await;
+    let begun = left.root().join("groups/pipeline-77");
+    std::fs::create_dir_all(&begun).unwrap();
+    std::fs::write(begun.join("hard-state.tmp"), b"").unwrap();
+    left.check(&[]).await;
+}
+
 /// Somewhere in the middle a directory was lost with the index. That nothing is said of it would be a vote
 /// for there being nothing.
 #[tokio::test]

@@ -6,7 +6,7 @@ use super::replay::{ContainerContents, Replayed, Until, end_text, forget_let_go,
 use super::survey::{PipelineFiles, survey};
 use crate::index::records::ContainerRecord;
 use crate::index::{Index, keys};
-use crate::layout::OWNERS_DIR;
+use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use anyhow::Context;
 use raftlog::inspect::{DataDirectory, InspectError, KnownLog, OwnerReport, ReadOnly, Verdict};
 use raftlog::{Compacted, stray_segments};
@@ -149,10 +149,14 @@ impl OfflineDisk {
                     log.owners.iter().for_each(|owner| take_damage(report, owner));
                 }
                 Err(InspectError::NoSuchLog { .. }) => {
-                    report.find(
-                        FindingKind::Lost,
-                        format!("log {group} has no hard state: its votes are lost"),
-                    );
+                    let names = self.disk().list(&format!("{GROUPS_DIR}/{group}")).await?;
+                    // A creation that a crash has divided leaves what was to be renamed: nobody has voted yet.
+                    if names.iter().any(|name| !name.ends_with(".tmp")) {
+                        report.find(
+                            FindingKind::Lost,
+                            format!("log {group} has no hard state: its votes are lost"),
+                        );
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }
