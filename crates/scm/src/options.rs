@@ -99,7 +99,7 @@ impl ScmOptions {
         self.members.len() < 2
     }
 
-    /// The options with the members in the order that all of them agree on; refuses what nobody can mean.
+    /// The options with the members in the order that all of them agree on.
     pub(crate) fn in_order(mut self) -> anyhow::Result<ScmOptions> {
         self.members.sort();
         self.members.dedup();
@@ -109,10 +109,6 @@ impl ScmOptions {
                 self.members.len(),
                 self.members.join(",")
             );
-        }
-        if self.dead_after < self.stale_after {
-            let (dead, stale) = (self.dead_after, self.stale_after);
-            bail!("a silent node would be dead after {dead:?}, before it is stale, after {stale:?}");
         }
         if !self.members.is_empty() && !self.members.contains(&self.address) {
             bail!(
