@@ -86,7 +86,6 @@ impl Seeker {
             (_, Code::NotLeader | Code::Unavailable | Code::OutcomeUnknown | Code::WrongCluster) => {
                 self.after(asked, &sought)
             }
-            _ if failure.retry == Retry::Elsewhere => self.after(asked, &sought),
             _ => return,
         };
         // Another call may have found the leader meanwhile.

@@ -1,7 +1,7 @@
 //! A group's errors as failures across RPC.
 
 use crate::{AddressBook, Member, ProposeError, ReadIndexError, SetMembersError, TransferError};
-use proto::{Code, Failure, Retry};
+use proto::{Code, Failure};
 
 impl ProposeError {
     /// The failure to report; a leader is named by the newest address `addresses` has.
@@ -25,10 +25,7 @@ impl ReadIndexError {
         match self {
             ReadIndexError::NotLeader { leader } => not_leader(leader, addresses),
             ReadIndexError::Busy { .. } => Failure::new(Code::Busy, message),
-            // This member may be cut off, or apply nothing, as its disk is full: another may answer.
-            ReadIndexError::Expired => {
-                Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotYet, message) }
-            }
+            ReadIndexError::Expired => Failure::new(Code::NotYet, message),
             ReadIndexError::NoQuorum { .. }
             | ReadIndexError::Unreachable { .. }
             | ReadIndexError::Stopped { .. } => Failure::new(Code::Unavailable, message),
