@@ -2,7 +2,7 @@
 
 use crate::ops::accept_container_loss::as_decided;
 use crate::replicas::last_record;
-use crate::replication::{self, ContainerView, NodeViews};
+use crate::replication::{self, ContainerView, NodeView, NodeViews};
 use crate::resolution::is_empty;
 use crate::tables::container_state;
 use crate::world::World;
@@ -25,8 +25,8 @@ pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, St
     let known = replication::known(container, world).ok_or_else(|| format!("no container {container}"))?;
     let views = world.node_views();
     check_nothing_may_come(&known, views)?;
-    let is_there = |node: &NodeId| views.get(node).is_some_and(|view| view.state != NodeState::NodeDead);
-    let there = known.replicas.iter().filter(|(node, replica)| is_there(node) && !is_empty(replica));
+    let is_left = |node: &NodeId| views.get(node).is_some_and(may_return);
+    let there = known.replicas.iter().filter(|(node, replica)| is_left(node) && !is_empty(replica));
     let there: Vec<(NodeId, &ContainerReplica)> = there.copied().collect();
     let before = as_decided(known.record);
     if there.is_empty() {
@@ -52,6 +52,11 @@ pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, St
     Ok(Left { before, node: Some(*node), after })
 }
 
+/// Whether what the node has may be there again: of one in maintenance it is expected, however long it is silent.
+fn may_return(view: &NodeView) -> bool {
+    view.counts() || view.state != NodeState::NodeDead
+}
+
 fn check_nothing_may_come(known: &ContainerView<'_>, views: &NodeViews) -> Result<(), String> {
     let state = container_state(known.record);
     if !matches!(state, ContainerState::ContainerClosed | ContainerState::ContainerQuasiClosed) {
@@ -61,8 +66,6 @@ fn check_nothing_may_come(known: &ContainerView<'_>, views: &NodeViews) -> Resul
         let pipeline = known.record.pipeline;
         return Err(format!("its pipeline {pipeline} is not over: flotilla admin pipeline close {pipeline}"));
     }
-    // What a node in maintenance has is expected back, however long it is silent.
-    let may_return = |view: &replication::NodeView| view.counts() || view.state != NodeState::NodeDead;
     let silent = views.iter().find(|(_, view)| !view.complete && may_return(view));
     if let Some((node, _)) = silent {
         return Err(format!(
