@@ -48,6 +48,11 @@ impl Channels {
         self.calls.to(address).map_err(Failure::invalid)
     }
 
+    /// The connections that [`Channels::to`] gives.
+    pub(crate) fn of_calls(&self) -> rpc::Channels {
+        self.calls.clone()
+    }
+
     /// A connection for reading blocks.
     pub(crate) fn to_read(&self, address: &str, pieces: Pieces) -> Result<Channel, Failure> {
         let reads = match pieces {

@@ -19,6 +19,7 @@ use proto::datanode::Ack;
 use proto::om::{Key, KeyAttributes, ListBucketsRequest, Precondition};
 use proto::scm::scm_client::ScmClient;
 use proto::scm::{ListDatanodesRequest, ListPipelinesRequest};
+use rpc::Link;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -90,13 +91,8 @@ impl Client {
         let om = OmSeeker::new(options.om.as_deref().map(seeker), view.clone());
         let follower = tokio::spawn(view::follow(scm.clone(), channels.clone(), view_sender));
         let pipelines = Pipelines::new(options.clone(), channels.clone(), view.clone());
-        let locations = Locations::new(
-            scm.clone(),
-            channels.clone(),
-            view.clone(),
-            options.call_timeout,
-            options.locations_max,
-        );
+        let locations = Link::over(scm.clone(), channels.of_calls(), options.call_timeout);
+        let locations = Locations::new(locations, view.clone(), options.locations_max);
         let counted = Arc::<Counted>::default();
         let memory = Memory::new(options.memory_bytes_max);
         let (call_timeout, deadline) = (options.call_timeout, options.write_deadline);

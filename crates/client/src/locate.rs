@@ -1,21 +1,18 @@
-use crate::channels::Channels;
 use crate::view::View;
 use proto::scm::scm_client::ScmClient;
-use proto::scm::{LocateContainersRequest, LocateContainersResponse, NodeAddress};
-use proto::{Code, Failure, Retry, Seeker};
+use proto::scm::{LocateContainersRequest, NodeAddress};
+use proto::{Code, Failure};
+use rpc::Link;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::sync::watch;
 use types::ContainerId;
 
 /// The places of containers' replicas, as SCM said. A stale entry heals at the first error: its reader goes
 /// on with the entry's other replicas, and the next reader has SCM asked again.
 pub(crate) struct Locations {
-    scm: Arc<Seeker>,
-    channels: Channels,
+    scm: Link,
     view: watch::Receiver<Arc<View>>,
-    call_timeout: Duration,
     locations_max: usize,
     known: Mutex<HashMap<ContainerId, Arc<Replicas>>>,
 }
@@ -28,14 +25,8 @@ pub(crate) struct Replicas {
 }
 
 impl Locations {
-    pub(crate) fn new(
-        scm: Arc<Seeker>,
-        channels: Channels,
-        view: watch::Receiver<Arc<View>>,
-        call_timeout: Duration,
-        locations_max: usize,
-    ) -> Locations {
-        Locations { scm, channels, view, call_timeout, locations_max, known: Mutex::default() }
+    pub(crate) fn new(scm: Link, view: watch::Receiver<Arc<View>>, locations_max: usize) -> Locations {
+        Locations { scm, view, locations_max, known: Mutex::default() }
     }
 
     pub(crate) async fn of(&self, container: ContainerId) -> Result<Arc<Replicas>, Failure> {
@@ -56,37 +47,13 @@ impl Locations {
         self.known.lock().expect("no holder panics").remove(&container);
     }
 
-    /// Asks SCM's leader for the places of a container; a member that does not lead says who does.
-    async fn ask_leader(&self, container: ContainerId) -> Result<LocateContainersResponse, Failure> {
-        let mut tries = self.scm.configured().len() + 1;
-        loop {
-            let address = self.scm.address();
-            let failure = match self.ask_once(&address, container).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
-            };
-            self.scm.failed(&address, &failure);
-            tries -= 1;
-            if tries == 0 || failure.retry == Retry::No {
-                return Err(failure);
-            }
-        }
-    }
-
-    async fn ask_once(
-        &self,
-        address: &str,
-        container: ContainerId,
-    ) -> Result<LocateContainersResponse, Failure> {
-        let mut scm = ScmClient::new(self.channels.to(address)?);
-        let request = tonic::Request::new(LocateContainersRequest { containers: vec![container.0] });
-        let request = proto::in_cluster(request, &self.view.borrow().cluster);
-        let answer = tokio::time::timeout(self.call_timeout, scm.locate_containers(request)).await;
-        Ok(answer.map_err(|_| Failure::unanswered("SCM does not answer"))??.into_inner())
-    }
-
     async fn ask(&self, container: ContainerId) -> Result<Arc<Replicas>, Failure> {
-        let answer = self.ask_leader(container).await?;
+        let answer = self.scm.ask(|channel| async move {
+            let request = tonic::Request::new(LocateContainersRequest { containers: vec![container.0] });
+            let request = proto::in_cluster(request, &self.view.borrow().cluster);
+            ScmClient::new(channel).locate_containers(request).await
+        });
+        let answer = answer.await?;
         let mut replicas = Replicas { good: Vec::new(), diverged: Vec::new() };
         for location in answer.locations.into_iter().filter(|location| location.container == container.0) {
             replicas.good.extend(addresses(location.replicas));

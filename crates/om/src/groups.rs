@@ -1,10 +1,9 @@
 //! The other groups of names, as SCM tells of them.
 
-use crate::link::Link;
 use crate::tables::ROOT;
 use proto::scm::OmGroupView;
 use proto::{Code, Failure};
-use rpc::Connector;
+use rpc::{Connector, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +23,7 @@ pub(crate) struct Groups {
 struct Known {
     /// The members' addresses, separated by commas.
     addresses: String,
-    link: Arc<Link>,
+    link: Link,
     /// The bits of the number of the group's keys, as its leader said last. `None`: nobody knows.
     keys_bits: Option<u32>,
 }
@@ -45,7 +44,7 @@ impl Groups {
                 let Ok(link) = Link::new(&addresses, self.connector.clone(), ANSWERS_WITHIN) else {
                     continue;
                 };
-                known.insert(group.group, Known { addresses, link: Arc::new(link), keys_bits: None });
+                known.insert(group.group, Known { addresses, link, keys_bits: None });
             }
             let Some(known) = known.get_mut(&group.group) else { continue };
             if let Some(leader) = group.members.iter().find(|member| member.om == group.leader_om) {
@@ -86,7 +85,7 @@ impl Groups {
         self.known.lock().expect("no holder panics").keys().copied().collect()
     }
 
-    pub(crate) fn link(&self, group: u64) -> Result<Arc<Link>, Failure> {
+    pub(crate) fn link(&self, group: u64) -> Result<Link, Failure> {
         let known = self.known.lock().expect("no holder panics");
         let link = known.get(&group).map(|known| known.link.clone());
         link.ok_or_else(|| {

@@ -2,7 +2,6 @@
 
 use crate::address;
 use crate::groups::Groups;
-use crate::link::Link;
 use crate::options::OmOptions;
 use crate::replicas::Replicas;
 use disk::DataDirectory;
@@ -10,6 +9,7 @@ use proto::scm::scm_client::ScmClient;
 use proto::scm::{OmHeartbeatRequest, OmHeartbeatResponse, RegisterOmRequest};
 use proto::{Code, Failure, Retry, in_cluster, uuid_bytes};
 use raft::AddressBook;
+use rpc::Link;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -97,7 +97,6 @@ impl Heartbeat {
         let interval = self.options.heartbeat;
         let mut retry = RETRY;
         loop {
-            self.replicas.look_at_space();
             match self.step().await {
                 Ok(()) => {
                     self.word.set(Heard::Well);

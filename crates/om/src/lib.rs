@@ -23,7 +23,6 @@ mod filed;
 mod groups;
 mod heartbeat;
 mod lane;
-mod link;
 mod moves;
 mod om;
 mod ops;

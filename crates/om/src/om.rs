@@ -5,7 +5,6 @@ use crate::counted::{Counted, expose_listings, expose_tables};
 use crate::groups::Groups;
 use crate::heartbeat::{Heartbeat, Word};
 use crate::lane::WAITING_BYTES_MAX;
-use crate::link::Link;
 use crate::moves::{self, Moves};
 use crate::options::OmOptions;
 use crate::others::Others;
@@ -22,7 +21,7 @@ use proto::ClusterGuard;
 use proto::om::om_server::OmServer;
 use raft::{AddressBook, RaftHost};
 use raftlog::LogSpace;
-use rpc::Channels;
+use rpc::{Channels, Link};
 use statedb::{DbOptions, SharedMemory};
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,7 +100,7 @@ impl Om {
             |connector| Link::new(&options.scm, connector, SCM_ANSWERS_WITHIN).context("addresses of SCM");
         let scm = match options.scm.is_empty() {
             true => None,
-            false => Some(Arc::new(link(connector.clone())?)),
+            false => Some(link(connector.clone())?),
         };
         let sweep = scm.clone().map(|scm| Sweep {
             replicas: replicas.clone(),

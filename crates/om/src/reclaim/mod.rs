@@ -21,10 +21,10 @@ mod worker;
 
 pub(crate) use counts::UnusedCounts;
 
-use crate::link::Link;
 use crate::replicas::Replicas;
 use disk::DataDirectory;
 use raft::AddressBook;
+use rpc::Link;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct Reclaim {
     pub(crate) replicas: Arc<Replicas>,
-    pub(crate) scm: Arc<Link>,
+    pub(crate) scm: Link,
     pub(crate) disk: Arc<dyn DataDirectory>,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,

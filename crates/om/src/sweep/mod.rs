@@ -34,13 +34,12 @@ pub(crate) use counts::SweepCounts;
 pub(crate) use fences::Lacks;
 pub(crate) use root::Root;
 
-use crate::link::Link;
 use crate::others::Others;
 use crate::replicas::Replicas;
 use crate::tables::ROOT;
 use disk::DataDirectory;
 use raft::AddressBook;
-use rpc::Channels;
+use rpc::{Channels, Link};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -55,7 +54,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Sweep {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) others: Others,
-    pub(crate) scm: Arc<Link>,
+    pub(crate) scm: Link,
     /// The ways to datanodes.
     pub(crate) nodes: Channels,
     pub(crate) disk: Arc<dyn DataDirectory>,
