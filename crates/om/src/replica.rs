@@ -24,16 +24,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::info;
 use types::random::random;
 use types::{Clock, GroupId, NodeId, ReplicaId};
 
 /// The time after which an attempt to change the members is given up and begun again: what it has reached
 /// stays, and a member that is sent a snapshot goes on receiving it.
 const CHANGE_MAX: Duration = Duration::from_secs(30);
-/// The time within which leadership moves, or stays.
-const HAND_OVER_MAX: Duration = Duration::from_secs(5);
-const HAND_OVER_PAUSE: Duration = Duration::from_secs(10);
 /// The time to wait for the members that a log names: openraft tells them shortly after it has opened the
 /// log.
 const MEMBERS_WITHIN: Duration = Duration::from_secs(5);
@@ -421,9 +418,15 @@ impl Replica {
         }));
     }
 
-    /// Lets another member lead, if this one does.
+    /// Lets another member lead, if this one does and no such change is under way.
     pub(crate) fn hand_over(&self, to: ReplicaId) {
-        self.succeed(move |group| async move {
+        let mut tasks = self.tasks.lock().expect("no holder panics");
+        let is_leader = self.statuses.borrow().role == Role::Leader;
+        if !is_leader || tasks.succession.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let group = self.group.clone();
+        tasks.succession = Some(tokio::spawn(async move {
             match group.transfer_leader(to).await {
                 Ok(()) => info!(group = %group.id(), %to, "another member leads, as SCM wishes"),
                 // SCM says it again, for a while.
@@ -431,26 +434,7 @@ impl Replica {
                     info!(group = %group.id(), %to, error = error.to_string(), "let another member lead")
                 }
             }
-        });
-    }
-
-    /// Lets whichever member has most lead instead of this one, whose disk takes nothing any more.
-    pub(crate) fn hand_over_from_full_disk(&self) {
-        self.succeed(|group| async move {
-            warn!(group = %group.id(), "the disk is full: another member is to lead");
-            group.hand_over(HAND_OVER_MAX).await;
-            // The others' disks may be full too: no member is asked again at once.
-            sleep(HAND_OVER_PAUSE).await;
-        });
-    }
-
-    /// Begins a change of leaders, where this one leads and none is under way.
-    fn succeed<F: Future<Output = ()> + Send + 'static>(&self, change: impl FnOnce(Group) -> F) {
-        let mut tasks = self.tasks.lock().expect("no holder panics");
-        let is_leader = self.statuses.borrow().role == Role::Leader;
-        if is_leader && tasks.succession.as_ref().is_none_or(JoinHandle::is_finished) {
-            tasks.succession = Some(tokio::spawn(change(self.group.clone())));
-        }
+        }));
     }
 
     /// Makes the members that SCM wants the voters of the group, one change at a time.

@@ -371,13 +371,6 @@ impl Replicas {
         self.means.space.check_space(1).map_err(|full| full.to_string())
     }
 
-    /// Lets others lead while nothing can be written here.
-    pub(crate) fn look_at_space(&self) {
-        if self.is_full() {
-            self.open().iter().for_each(|replica| replica.hand_over_from_full_disk());
-        }
-    }
-
     /// Lets another member lead a group.
     pub(crate) fn hand_over(&self, to: &OmReplicaName) {
         if let Some(Slot::Open(replica)) = group_id(to.group).and_then(|group| self.slot(group)) {

@@ -19,23 +19,38 @@ pub(crate) struct OmSuccession {
     pub(crate) replica: u64,
 }
 
-/// The next move, at most one: from the OM that leads most to the one that leads least, if that evens
+/// The moves away from OMs whose disks take nothing: such a leader commits nothing. It stays where no other voter has
+/// room, since who follows it could not even answer questions.
+pub(crate) fn plan_from_full(world: &World<'_>) -> Vec<OmSuccession> {
+    let led = led(world);
+    let mut leads = Leads::of(&led);
+    let is_stuck = |(group, leader): &&(u64, OmLeader<'_>)| {
+        world.oms.is_full(leader.om) && world.oms.successor(*group, world.now).is_none()
+    };
+    let mut moves = Vec::new();
+    for (group, leader) in led.iter().filter(is_stuck) {
+        let fit = leader.voters().into_iter().filter(|voter| may_lead(world, *group, voter, leader));
+        let Some(to) = fit.min_by_key(|voter| (leads.count(voter.om), voter.om)) else { continue };
+        info!(group, om = to.om, "move the leader of names from a full disk");
+        leads.add(to.om);
+        moves.push(OmSuccession { group: *group, replica: to.replica });
+    }
+    moves
+}
+
+/// The next move for balance, at most one: from the OM that leads most to the one that leads least, if that evens
 /// anything out. A group's leader stays for `interval` after anybody has wished it, an operator too.
 pub(crate) fn plan(world: &World<'_>, interval: Duration) -> Option<OmSuccession> {
-    let records = world.tables.om_groups().values().filter(|record| record.is_founded);
-    let led: Vec<(u64, OmLeader<'_>)> =
-        records.filter_map(|record| Some((record.group, leader(world, record)?))).collect();
-    let mut leads: BTreeMap<NodeId, usize> = BTreeMap::new();
-    led.iter().for_each(|(_, leader)| *leads.entry(leader.om).or_default() += 1);
-    let leads = |om: u64| leads.get(&NodeId(om)).copied().unwrap_or(0);
+    let led = led(world);
+    let leads = Leads::of(&led);
     let of_group = |(group, leader): &(u64, OmLeader<'_>)| {
         let is_free = world.oms.last_wish(*group).is_none_or(|until| world.now >= until + interval);
         if !is_free || !leader.is_settled() {
             return None;
         }
         let fit = leader.voters().into_iter().filter(|voter| may_lead(world, *group, voter, leader));
-        let to = fit.min_by_key(|voter| (leads(voter.om), voter.om))?;
-        let gain = leads(leader.om.0).checked_sub(leads(to.om))?;
+        let to = fit.min_by_key(|voter| (leads.count(voter.om), voter.om))?;
+        let gain = leads.count(leader.om.0).checked_sub(leads.count(to.om))?;
         // Moving one leader changes the difference by two.
         (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica }, to.om))
     };
@@ -43,6 +58,32 @@ pub(crate) fn plan(world: &World<'_>, interval: Duration) -> Option<OmSuccession
     let (_, best, om) = moves.max_by_key(|(gain, best, _)| (*gain, std::cmp::Reverse(best.group)))?;
     info!(group = best.group, om, "move the leader of names for balance");
     Some(best)
+}
+
+/// The founded groups that are led.
+fn led<'a>(world: &'a World<'_>) -> Vec<(u64, OmLeader<'a>)> {
+    let records = world.tables.om_groups().values().filter(|record| record.is_founded);
+    records.filter_map(|record| Some((record.group, leader(world, record)?))).collect()
+}
+
+/// The number of groups that each OM leads.
+#[derive(Default)]
+struct Leads(BTreeMap<u64, usize>);
+
+impl Leads {
+    fn of(led: &[(u64, OmLeader<'_>)]) -> Leads {
+        let mut leads = Leads::default();
+        led.iter().for_each(|(_, leader)| leads.add(leader.om.0));
+        leads
+    }
+
+    fn add(&mut self, om: u64) {
+        *self.0.entry(om).or_default() += 1;
+    }
+
+    fn count(&self, om: u64) -> usize {
+        self.0.get(&om).copied().unwrap_or(0)
+    }
 }
 
 /// Whether the voter is well and has nearly all that the leader has.
@@ -166,5 +207,29 @@ mod tests {
         assert_eq!(plan(&full, start).map(|next| next.replica % 10), Some(3));
         full.hear_full(NodeId(3), true);
         assert_eq!(plan(&full, start), None);
+    }
+
+    #[test]
+    fn all_groups_leave_an_om_whose_disk_is_full_where_another_voter_has_room() {
+        let tables = four_groups();
+        let start = Instant::now();
+        let mut oms = Oms::new(Duration::from_secs(5), Duration::from_secs(600), start);
+        hear(&mut oms, [1, 1, 1, 2], start);
+        let plan = |oms: &Oms, now| plan_from_full(&World::of_oms(&tables, oms, now));
+        assert_eq!(plan(&oms, start), []);
+        oms.hear_full(NodeId(1), true);
+        // A wish of an operator's, long ago, holds nobody back.
+        oms.wish(2, replica(2, 1), start);
+        let om = |moves: Vec<OmSuccession>| -> Vec<(u64, u64)> {
+            moves.iter().map(|next| (next.group, next.replica % 10)).collect()
+        };
+        assert_eq!(om(plan(&oms, start)), [(0, 3), (1, 2), (2, 3)], "evenly");
+        oms.hear_full(NodeId(3), true);
+        assert_eq!(om(plan(&oms, start)), [(0, 2), (1, 2), (2, 2)]);
+        let until = start + Duration::from_secs(15);
+        oms.wish(0, replica(0, 2), until);
+        assert_eq!(om(plan(&oms, start)), [(1, 2), (2, 2)], "what is under way is not begun again");
+        oms.hear_full(NodeId(2), true);
+        assert_eq!(plan(&oms, start), [], "nobody can lead better");
     }
 }

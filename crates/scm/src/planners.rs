@@ -117,7 +117,8 @@ fn tick(leader: &Leader, planners: &mut Planners) -> Decisions {
         if is_look_due {
             decisions.enough_is_known = !is_known && safe_mode::waits(world).is_empty();
             decisions.commands.extend(planners.look(world, &replication.tasks));
-            if planners.balance_oms.is_due(now) {
+            decisions.successions = om_leaders::plan_from_full(world);
+            if decisions.successions.is_empty() && planners.balance_oms.is_due(now) {
                 decisions.successions.extend(om_leaders::plan(world, planners.options.leader_move_interval));
             }
             planners.order(changed, world, replication);
