@@ -128,18 +128,29 @@ mod tests {
         }
     }
 
-    /// What is left, once the nodes that `speak` have told what they have and all others are dead.
-    fn left_of(tables: &Tables, speak: &[(u64, Option<ContainerReplica>)]) -> Result<Left, String> {
+    /// Nodes that told what they have: those in the first list long ago, and nothing since, the others now.
+    fn told(
+        silent: &[(u64, Option<ContainerReplica>)],
+        speak: &[(u64, Option<ContainerReplica>)],
+    ) -> (Nodes, Instant) {
         let start = Instant::now();
         let silence = Silence { stale_after: SECOND, dead_after: 9 * SECOND, disk_lost_after: 30 * SECOND };
         let mut nodes = Nodes::new(silence, start);
         let now = start + 10 * SECOND;
-        for (node, replica) in speak {
-            nodes.see(NodeId(*node), vec![], now);
-            let replicas = replica.iter().cloned().collect();
-            let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
-            nodes.report_containers(NodeId(*node), report);
+        for (at, tell) in [(start, silent), (now, speak)] {
+            for (node, replica) in tell {
+                nodes.see(NodeId(*node), vec![], at);
+                let replicas = replica.iter().cloned().collect();
+                let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
+                nodes.report_containers(NodeId(*node), report);
+            }
         }
+        (nodes, now)
+    }
+
+    /// What is left, once the nodes that `speak` have told what they have and all others are dead.
+    fn left_of(tables: &Tables, speak: &[(u64, Option<ContainerReplica>)]) -> Result<Left, String> {
+        let (nodes, now) = told(&[], speak);
         left(ContainerId(1), &World::at(tables, &nodes, now))
     }
 
@@ -169,6 +180,16 @@ mod tests {
         check(&[(1, None), (2, None)], becomes(None, ContainerDeleted, 70));
         let begun = ContainerReplica { last_term: 0, blocks: 0, ..replica(0, "") };
         check(&[(1, Some(begun)), (2, None)], becomes(None, ContainerDeleted, 70));
+    }
+
+    #[test]
+    fn what_a_node_in_maintenance_has_is_left_however_long_it_is_silent() {
+        let mut tables = decided(ContainerState::ContainerClosed, 70);
+        let (nodes, now) = told(&[(2, Some(replica(60, "")))], &[(3, None)]);
+        let left = |tables: &Tables| left(ContainerId(1), &World::at(tables, &nodes, now)).unwrap();
+        assert_eq!(left(&tables).node, None, "a dead node's replica is gone");
+        assert_eq!(run(&mut tables, set_duty(2, NodeDuty::NodeEnteringMaintenance)).refused, "");
+        assert_eq!(left(&tables).node, Some(NodeId(2)));
     }
 
     #[test]

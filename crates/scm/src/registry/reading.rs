@@ -4,7 +4,8 @@ use super::feed::{Feed, Interest};
 use crate::leadership::Leadership;
 use crate::tables::Tables;
 use proto::registry::Reading;
-use proto::{Code, Failure};
+use proto::{Code, Failure, Retry};
+use raft::ReadIndexError;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -48,7 +49,14 @@ impl Reader {
     /// On return, everything is applied here that was acknowledged before the call.
     pub(super) async fn catch_up(&self) -> Result<(), Failure> {
         let read = self.leadership.group()?.read_index().await;
-        read.map(|_| ()).map_err(|error| error.into_failure(&self.leadership.addresses))
+        read.map(|_| ()).map_err(|error| match error {
+            // A member with a full disk applies nothing, and one may be cut off from the leader: others can answer.
+            ReadIndexError::Expired => {
+                let message = format!("this member of SCM did not catch up in time: {error}");
+                Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
+            }
+            error => error.into_failure(&self.leadership.addresses),
+        })
     }
 }
 
