@@ -3,6 +3,7 @@
 use crate::formation::introduce;
 use crate::seat::Seat;
 use futures::future::join_all;
+use raft::Group;
 use rpc::Connector;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,11 @@ use types::ReplicaId;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The pause after an attempt: what came of it shows by then.
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// The reason why nothing can be written where the group's log is.
+pub(crate) fn of(group: &Group) -> Option<String> {
+    group.log().space().check_space(1).err().map(|full| full.to_string())
+}
 
 /// Hands over for as long as nothing can be written here: this leader can decide nothing, and cannot even note that.
 /// Where the others with room are no majority it stays: who follows it could commit no more, and would not get as far

@@ -138,6 +138,16 @@ impl Leader {
         self.read(|world| world.in_safe_mode)
     }
 
+    /// Refuses what rests on knowing all that is there.
+    pub(crate) fn check_knows_all(&self) -> Result<(), Failure> {
+        match self.in_safe_mode() {
+            true => {
+                Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"))
+            }
+            false => Ok(()),
+        }
+    }
+
     pub(crate) fn places(&self) -> u64 {
         self.places.load(Ordering::Relaxed)
     }

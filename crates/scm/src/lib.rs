@@ -50,6 +50,7 @@ mod seat;
 mod service;
 mod state_machine;
 mod tables;
+mod twins;
 mod view;
 mod watch;
 mod world;

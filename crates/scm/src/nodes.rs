@@ -1,5 +1,6 @@
 use crate::clock_apart::ClockApart;
 use crate::replicas::{ContainersReport, Replicas};
+use crate::twins::Twins;
 use bytes::Bytes;
 use planted::Bug;
 use proto::scm::{
@@ -39,8 +40,7 @@ pub(crate) struct Nodes {
     /// The highest index that any member has said its pipeline is applied up to.
     applied: HashMap<PipelineId, u64>,
     replicas: Replicas,
-    /// Nodes whose directories somebody else has too, with his address and the time at which he last came.
-    twins: HashMap<NodeId, (String, Instant)>,
+    twins: Twins,
 }
 
 struct NodeReport {
@@ -168,21 +168,13 @@ impl Nodes {
         self.replaced.insert(node, (now, by));
     }
 
-    /// Notes that somebody at this address has the directories of a node, which is elsewhere and well.
-    pub(crate) fn note_twin(&mut self, node: NodeId, address: &str, now: Instant) {
-        self.twins.insert(node, (address.to_owned(), now));
-    }
-
-    /// Takes note that the node has registered: whoever else has its directories comes again.
-    pub(crate) fn forget_twin(&mut self, node: NodeId) {
-        self.twins.remove(&node);
+    pub(crate) fn twins_mut(&mut self) -> &mut Twins {
+        &mut self.twins
     }
 
     /// The problem, in words, that a person should know of beside a node's state.
     pub(crate) fn problem(&self, node: NodeId, now: Instant) -> Option<String> {
-        let twin = self.twins.get(&node);
-        let is_there = |came: Instant| now.saturating_duration_since(came) < 2 * self.silence.stale_after;
-        if let Some((address, _)) = twin.filter(|(_, came)| is_there(*came)) {
+        if let Some(address) = self.twins.lately(node, now, 2 * self.silence.stale_after) {
             return Some(format!(
                 "another process has its directories, at {address}, and waits: one of the two is a copy; stop that one, and delete its directories"
             ));

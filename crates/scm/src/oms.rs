@@ -2,6 +2,7 @@
 
 use crate::clock_apart::ClockApart;
 use crate::nodes::is_version;
+use crate::twins::Twins;
 use proto::scm::{NodeState, OmMember, OmRecord, OmReplicaReport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,8 +27,7 @@ pub(crate) struct Oms {
     heard: BTreeMap<NodeId, Heard>,
     /// The replicas that are to lead their groups, as somebody wishes, and until when that is told.
     successors: BTreeMap<u64, (u64, Instant)>,
-    /// The other addresses from which somebody came with an OM's directory, and when.
-    twins: BTreeMap<NodeId, (String, Instant)>,
+    twins: Twins,
 }
 
 /// An OM's last heartbeat.
@@ -93,7 +93,7 @@ impl Oms {
             dead_after,
             heard: BTreeMap::new(),
             successors: BTreeMap::new(),
-            twins: BTreeMap::new(),
+            twins: Twins::default(),
         }
     }
 
@@ -218,14 +218,12 @@ impl Oms {
 
     /// Notes that somebody at this address has the directory of an OM, which is elsewhere and well.
     pub(crate) fn note_twin(&mut self, om: NodeId, address: &str, now: Instant) {
-        self.twins.insert(om, (address.to_owned(), now));
+        self.twins.note(om, address, now);
     }
 
     /// The address of an OM's twin that came lately.
     pub(crate) fn twin(&self, om: NodeId, now: Instant) -> Option<&str> {
-        let twin = self.twins.get(&om);
-        let is_there = |came: Instant| now.saturating_duration_since(came) < 2 * self.stale_after;
-        twin.filter(|(_, came)| is_there(*came)).map(|(address, _)| address.as_str())
+        self.twins.lately(om, now, 2 * self.stale_after)
     }
 
     /// Wishes that a replica leads its group.

@@ -1,5 +1,6 @@
 //! This process's replica of SCM's group, once it has one.
 
+use crate::full_disk;
 use crate::options::ScmOptions;
 use crate::state_machine::{ScmStateMachine, SharedTables};
 use crate::tables::FOUNDER;
@@ -38,7 +39,7 @@ impl Seat {
 
     /// The reason why nothing can be written here.
     pub(crate) fn full_disk(&self) -> Option<String> {
-        self.group.log().space().check_space(1).err().map(|full| full.to_string())
+        full_disk::of(&self.group)
     }
 
     fn told(&self) -> ScmReplica {

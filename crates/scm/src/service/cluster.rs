@@ -3,6 +3,7 @@
 use crate::adoption;
 use crate::balancer;
 use crate::departures;
+use crate::full_disk;
 use crate::leader::Leader;
 use crate::replication::{CopyWait, Replication};
 use crate::safe_mode;
@@ -36,9 +37,8 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             container_state(record) == ContainerState::ContainerOpen
                 && pipeline.is_some_and(|pipeline| pipeline.state() == PipelineState::PipelineClosed)
         };
-        let full_disk = leader.group.log().space().check_space(1).map_err(|full| full.to_string());
         ClusterStatus {
-            full_disk: full_disk.err().unwrap_or_default(),
+            full_disk: full_disk::of(&leader.group).unwrap_or_default(),
             cluster: tables.cluster().to_owned(),
             safe_mode,
             safe_mode_waits: if safe_mode { safe_mode_waits(leader, world) } else { Vec::new() },

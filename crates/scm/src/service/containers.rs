@@ -49,9 +49,7 @@ pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) 
 /// the good ones contradict.
 pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Result<(), Failure> {
     let (container, node) = (ContainerId(request.container), NodeId(request.node));
-    if leader.in_safe_mode() {
-        return Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"));
-    }
+    leader.check_knows_all()?;
     leader.plan(|world, replication| {
         if !world.may_move_data() {
             let why = "replication is off, and no replica is deleted: flotilla admin replication start";
@@ -70,9 +68,7 @@ pub(super) async fn accept_loss(
     request: AcceptContainerLossRequest,
 ) -> Result<AcceptContainerLossResponse, Failure> {
     let AcceptContainerLossRequest { container, accept, keep_node } = request;
-    if leader.in_safe_mode() {
-        return Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"));
-    }
+    leader.check_knows_all()?;
     let left = leader.read(|world| container_loss::left(ContainerId(container), world));
     let Left { before, node, after } = left.map_err(Failure::invalid)?;
     let node = node.map_or(0, |node| node.0);

@@ -6,12 +6,13 @@ use crate::clock_apart::ClockApart;
 use crate::leader::Leader;
 use crate::om_orders;
 use crate::oms::check_replicas;
+use crate::twins;
 use crate::world::World;
 use proto::scm::{
     OmGroupRecord, OmHeartbeatRequest, OmHeartbeatResponse, RegisterOmCommand, RegisterOmRequest,
     RegisterOmResponse, scm_command::Command,
 };
-use proto::{Code, Failure, bytes16};
+use proto::{Failure, bytes16};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -47,11 +48,7 @@ fn check_is_alone(leader: &Leader, request: &RegisterOmRequest) -> Result<(), Fa
     });
     let Some((om, address)) = there else { return Ok(()) };
     leader.change_oms(|oms| oms.note_twin(om, &request.address, Instant::now()));
-    let why = format!(
-        "OM {om} is at {address}, and is well: this is a copy of its directory, or it has moved, and waits until nothing is heard from there"
-    );
-    warn!(%om, at = address, twin = request.address, "two have the directory of one OM: the second one waits");
-    Err(Failure::new(Code::PreconditionFailed, why))
+    Err(twins::refuse(&format!("OM {om}"), &address, &request.address))
 }
 
 /// Writes the OM to the log, unless the tables say the same already. An address is one OM's at a time.

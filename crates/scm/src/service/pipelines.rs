@@ -34,9 +34,7 @@ pub(super) async fn accept_loss(
     request: AcceptLossRequest,
 ) -> Result<AcceptLossResponse, Failure> {
     let AcceptLossRequest { pipeline, keep_node } = request;
-    if leader.in_safe_mode() {
-        return Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"));
-    }
+    leader.check_knows_all()?;
     let now = Instant::now();
     let since = now.checked_sub(leader.options.stale_after).unwrap_or(now);
     let decided = leader.read(|world| resolution::accept_loss(PipelineId(pipeline), world, since));

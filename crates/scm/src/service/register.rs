@@ -1,8 +1,9 @@
 //! A datanode registers at each start, and again when SCM asks for it.
 
 use crate::leader::Leader;
+use crate::twins;
 use proto::scm::{DiskReport, RegisterNodeCommand, RegisterRequest, RegisterResponse, scm_command::Command};
-use proto::{Code, Failure, bytes16, disk_id};
+use proto::{Failure, bytes16, disk_id};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -27,7 +28,7 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
     let node = register_node(leader, command).await?;
     let places_changed = leader.change_nodes(|_, nodes| {
         nodes.replicas_mut().expect_full_report(node);
-        nodes.forget_twin(node);
+        nodes.twins_mut().forget(node);
         nodes.see(node, request.disks, Instant::now())
     });
     leader.plan(|_, replication| replication.tasks.forget_node(node));
@@ -37,9 +38,8 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
     Ok(RegisterResponse { node: node.0, cluster: leader.tables.read(|tables| tables.cluster().to_owned()) })
 }
 
-/// Refuses a node whose directories are at another address as well: each would be told what the other did. Nobody
-/// knows which of the two is the copy: the one that speaks stays, until nothing is heard from there. A leader of SCM
-/// that has just begun has heard nobody, and gives who is registered the time to speak first.
+/// Refuses a node whose directories are at another address as well: each would be told what the other did. A leader
+/// of SCM that has just begun has heard nobody, and gives who is registered the time to speak first.
 fn check_is_alone(leader: &Leader, request: &RegisterRequest) -> Result<(), Failure> {
     let there = leader.read(|world| {
         let record = world.tables.node_by_uuid(&request.uuid)?;
@@ -48,12 +48,8 @@ fn check_is_alone(leader: &Leader, request: &RegisterRequest) -> Result<(), Fail
         (record.address != request.address && is_well).then(|| (node, record.address.clone()))
     });
     let Some((node, address)) = there else { return Ok(()) };
-    leader.change_nodes(|_, nodes| nodes.note_twin(node, &request.address, Instant::now()));
-    let why = format!(
-        "node {node} is at {address}, and is well: one of the two has a copy of its directories, or it has moved, and waits until nothing is heard from there"
-    );
-    warn!(%node, at = address, twin = request.address, "two have the directories of one datanode: the second one waits");
-    Err(Failure::new(Code::PreconditionFailed, why))
+    leader.change_nodes(|_, nodes| nodes.twins_mut().note(node, &request.address, Instant::now()));
+    Err(twins::refuse(&format!("node {node}"), &address, &request.address))
 }
 
 /// Writes the node to the log, unless the tables say the same already.
