@@ -10,6 +10,7 @@
 
 use super::order::{Means, Run};
 use crate::datanode_disk::DatanodeDisk;
+use crate::index::records::ContainerState;
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
@@ -18,7 +19,9 @@ use tracing::info;
 use types::{ContainerId, OwnerId};
 
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
-/// while may have it besides the disk that it was copied to meanwhile: then it goes from both.
+/// while may have it besides the disk that it was copied to meanwhile: then it goes from both where the two are the
+/// same. Another one may be the last that has what the container lacks, and SCM has never heard of it: it is told of
+/// from then on.
 pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
     let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
@@ -27,18 +30,25 @@ pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &
     // The replica that SCM is told of goes last: as long as it is there, SCM says this again.
     let (of_known, others): (Vec<_>, Vec<_>) =
         means.disks.open.iter().cloned().partition(|disk| disk.id == replica.disk);
+    let mut left = Vec::new();
     for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
         let Some(record) = disk.index.with(move |index| index.container(container)).await? else {
             // A replica that only the inventory has is told of as gone.
-            means.disks.inventory.remove(container, disk.id);
+            inventory.remove(container, disk.id);
             continue;
         };
+        let is_same = record.state == ContainerState::Closed && record.last == replica.last;
+        if disk.id != replica.disk && !is_same {
+            left.push(disk.id);
+            continue;
+        }
         ensure!(
             means.pipelines.has_released(&record),
             "a log still reads container {container} on another disk"
         );
         delete_from(means, &disk, container, || run.check_holds()).await?;
     }
+    left.into_iter().for_each(|disk| inventory.look_again(disk, container));
     Ok(())
 }
 
@@ -55,7 +65,11 @@ pub(super) async fn delete_from(
     let record = disk.index.with(move |index| index.container(container)).await?;
     let is_released = record.is_none_or(|record| means.pipelines.has_released(&record));
     ensure!(is_released, "a log reads container {container} again");
-    disk.index.with(move |index| index.begin_deletion(container)).await?;
+    if let Err(failure) = disk.index.with(move |index| index.begin_deletion(container)).await {
+        // The rows may be gone all the same, and SCM must not go on counting the replica.
+        disk.inventory.look_again(disk.id, container);
+        return Err(failure);
+    }
     disk.inventory.remove(container, disk.id);
     disk.unhealthy.lock().expect("no holder panics").remove(&container);
     finish_deletion(disk, container).await?;
@@ -64,8 +78,10 @@ pub(super) async fn delete_from(
     Ok(())
 }
 
-/// Finishes the deletions of replicas that a crash cut short. To be called before anything reads the disk.
-pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
+/// Finishes the deletions of replicas that a crash, or an error, cut short: before anything reads the disk, before a
+/// container is copied to it, whose files would be taken for those that are to go, and from time to time.
+pub(crate) async fn finish_begun(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
+    let _deleting = disk.deleting.lock().await;
     for container in disk.index.with(move |index| index.deletions()).await? {
         finish_deletion(disk, container).await?;
     }

@@ -25,7 +25,7 @@ mod sweep;
 
 use crate::inventory::Inventory;
 use crate::workers::Workers;
-pub(crate) use delete::recover as recover_deletions;
+pub(crate) use delete::finish_begun as recover_deletions;
 use futures::FutureExt;
 pub(crate) use kinds::Carrier;
 use order::{Key, Progress, Run};

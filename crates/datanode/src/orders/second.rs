@@ -13,7 +13,7 @@
 //! The node counts once, so no decision of SCM rests on the one that goes. A replica that is not CLOSED
 //! stays: it may have what only a person can give up.
 
-use super::delete::delete_from;
+use super::delete::{delete_from, finish_begun};
 use super::order::Means;
 use crate::container_reader::{ContainerReader, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
@@ -64,6 +64,9 @@ impl SecondReplicas {
     async fn look(&self) {
         for disk in self.means.disks.open.iter().filter(|disk| disk.failure().is_none()) {
             let root = disk.real.root().display();
+            if let Err(failure) = finish_begun(disk).await {
+                warn!(disk = %root, error = format!("{failure:#}"), "cannot finish a deletion; trying on");
+            }
             let containers = match disk.index.with(Index::containers).await {
                 Ok(containers) => containers,
                 Err(failure) => {
@@ -155,7 +158,11 @@ mod tests {
     use crate::index::{Facts, Measure};
     use crate::inventory::Surveyor;
     use crate::offline::tests::{FIRST, Left};
+    use crate::orders::delete::delete_replica;
+    use crate::orders::order::Run;
     use crate::workers::Workers;
+    use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
 
     /// A node with the same containers on two disks.
     async fn of_two_disks(left: [&Left; 2]) -> Means {
@@ -238,6 +245,40 @@ mod tests {
         assert_eq!(holders(&means), [true, true]);
         let known = means.disks.open[0].index.unhealthy(FIRST).unwrap();
         assert!(known.is_some(), "it is found");
+    }
+
+    /// SCM knows of the closed one alone.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_not_the_same_stays_when_the_one_that_is_told_of_is_deleted() {
+        let template = Left::of_small_blocks().await;
+        for end_state in [ContainerState::Closed, ContainerState::QuasiClosed] {
+            let left = [template.copy(), template.copy_to_another_disk()];
+            let means = of_two_disks([&left[0], &left[1]]).await;
+            let first = means.disks.open[0].clone();
+            let last = first.index.container(FIRST).unwrap().unwrap().last;
+            let end = ContainerEnd { state: end_state, last, committed: types::LogIndex(0) };
+            first.index.set_end(FIRST, end).unwrap();
+            take_inventory(&means).await;
+            let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
+            let run = Run { asked_at: Instant::now(), stop, node_ends, progress: Arc::default() };
+            delete_replica(&means, FIRST, &run).await.unwrap();
+            let stays = end_state == ContainerState::QuasiClosed;
+            assert_eq!(holders(&means), [stays, false]);
+            take_inventory(&means).await;
+            let told = means.disks.inventory.get(FIRST).map(|told| (told.disk, told.state));
+            assert_eq!(told, stays.then_some((first.id, end_state)));
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_deletion_that_an_error_cut_short_is_finished() {
+        let left = Left::of_small_blocks().await.copy();
+        let means = Means::over(vec![left.root()]).await;
+        let disk = means.disks.open[0].clone();
+        disk.index.begin_deletion(FIRST).unwrap();
+        SecondReplicas::new(means.clone()).look().await;
+        assert_eq!(holders(&means), [false]);
+        assert_eq!(disk.index.deletions().unwrap(), []);
     }
 
     #[tokio::test(flavor = "multi_thread")]
