@@ -35,6 +35,23 @@ const CHANGE_MAX: Duration = Duration::from_secs(30);
 /// log.
 const MEMBERS_WITHIN: Duration = Duration::from_secs(5);
 
+/// The founding of names, as this process knows of it.
+#[derive(Clone, Copy)]
+struct Founding {
+    /// The time by the clock of whoever founded them, if they come from a backup, else 0.
+    founded_ms: u64,
+    seen: Instant,
+}
+
+impl Founding {
+    /// Whether a request that is so old now may have been sent before. The clock of who founded the names may be ahead of
+    /// this process's, which therefore must not have seen them founded when the request was sent.
+    fn is_after(self, age: Duration, now_ms: u64, now: Instant) -> bool {
+        let sent_ms = now_ms.saturating_sub(age.as_millis() as u64);
+        !age.is_zero() && sent_ms < self.founded_ms && now.saturating_duration_since(self.seen) < age
+    }
+}
+
 /// A replica that is open. Its tasks end with it.
 pub(crate) struct Replica {
     pub(crate) group: Group,
@@ -43,9 +60,8 @@ pub(crate) struct Replica {
     pub(crate) lane: Arc<Lane>,
     pub(crate) followed: Followed,
     statuses: watch::Receiver<GroupStatus>,
-    /// Set once the tables have said that the names are founded: since when, if they come from a backup, else 0. Names
-    /// that are founded do not become otherwise.
-    founded_by_tables: OnceLock<u64>,
+    /// Set once the tables have said that the names are founded. Names that are founded do not become otherwise.
+    founded_by_tables: OnceLock<Founding>,
     /// Whether SCM has said that the names are founded, in this process's life.
     founded_by_scm: AtomicBool,
     clock: Arc<dyn Clock>,
@@ -178,7 +194,8 @@ impl Replica {
         if self.founded_by_tables.get().is_none() {
             let tables = self.dbs.current();
             if is_founded(&*tables)? {
-                let _ = self.founded_by_tables.set(restored(&*tables)?.map_or(0, |names| names.founded_ms));
+                let founded_ms = restored(&*tables)?.map_or(0, |names| names.founded_ms);
+                let _ = self.founded_by_tables.set(Founding { founded_ms, seen: Instant::now() });
             }
         }
         Ok(self.founded_by_tables.get().is_some())
@@ -199,8 +216,8 @@ impl Replica {
     /// Refuses a request that may have been carried out before the names were restored: what became of it then nobody
     /// knows any more.
     pub(crate) fn check_remembers(&self, age: Duration, now_ms: u64) -> Result<(), Failure> {
-        let since_ms = self.founded_by_tables.get().copied().unwrap_or_default();
-        if age.is_zero() || now_ms.saturating_sub(age.as_millis() as u64) >= since_ms {
+        let was_before = |founding: &Founding| founding.is_after(age, now_ms, Instant::now());
+        if !self.founded_by_tables.get().is_some_and(was_before) {
             return Ok(());
         }
         let why =
@@ -517,5 +534,28 @@ async fn found(lane: &Lane, now_ms: u64) -> anyhow::Result<()> {
     match lane.apply(command).await?.result {
         Some(om_reply::Result::Error(error)) => bail!("{}", Failure::from(error)),
         Some(_) | None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_was_sent_before_the_names_were_founded_only_if_no_clock_says_otherwise() {
+        let seen = Instant::now();
+        let founding = Founding { founded_ms: 100_000, seen };
+        let is_after = |age_ms, now_ms, later_ms| {
+            let age = Duration::from_millis(age_ms);
+            founding.is_after(age, now_ms, seen + Duration::from_millis(later_ms))
+        };
+        assert!(is_after(2000, 101_000, 1000));
+        assert!(!is_after(900, 101_000, 1000));
+        assert!(!is_after(0, 101_000, 1000), "it was never sent before");
+        // The clock of who founded the names is a minute ahead.
+        assert!(!is_after(5, 41_000, 1000));
+        assert!(is_after(2000, 41_000, 1000));
+        // The process began long after.
+        assert!(!is_after(2000, 9_000_000, 1000));
     }
 }

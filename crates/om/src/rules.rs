@@ -111,6 +111,10 @@ pub(crate) fn check_attributes(attributes: Option<&KeyAttributes>) -> Result<(),
     Ok(())
 }
 
+/// The most pieces of one key: its row fits into one command of a move, and into a backup. With blocks of 256 MiB an object
+/// of 5 TiB has a tenth of that.
+pub(crate) const KEY_PIECES_MAX: usize = 200_000;
+
 /// Checks that the pieces of a key or part name blocks and add up to its size.
 pub(crate) fn check_pieces(pieces: &[BlockPiece], size: u64) -> Result<(), Failure> {
     let mut sum: u64 = 0;

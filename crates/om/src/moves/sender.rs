@@ -134,6 +134,8 @@ impl Sender {
                     false => Err(End::Undone("the root does not wait for it".to_owned())),
                 }
             }
+            // The root has no such bucket, as after a forced reset.
+            Err(failure) if failure.retry == Retry::No => Err(End::Undone(failure.to_string())),
             Err(failure) => {
                 debug!(number = self.moved.number, %failure, "ask the root before changes wait");
                 sleep(ROOT_PAUSE).await;

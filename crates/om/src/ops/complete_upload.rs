@@ -4,7 +4,7 @@ use super::abort_upload::take_parts;
 use super::changed_bucket::ChangedBucket;
 use super::{Apply, Fresh, Operation, precondition, wire};
 use crate::blocks;
-use crate::rules::{PART_BYTES_MIN, PARTS_MAX, check_key, check_volume, part_md5};
+use crate::rules::{KEY_PIECES_MAX, PART_BYTES_MIN, PARTS_MAX, check_key, check_volume, part_md5};
 use crate::tables::{Read, Refusal, key_key, upload_existing};
 use md5::{Digest, Md5};
 use prost::Message;
@@ -39,6 +39,7 @@ impl Operation for CompleteUpload {
         precondition::check(command.precondition.as_ref(), &command.key, existing.as_ref())?;
         let uploaded = take_parts(apply, bucket, &command.key, &command.upload)?;
         let Chosen { parts, unused } = choose_parts(uploaded, &command.parts)?;
+        let size = check_size(&parts)?;
 
         // What was asked when the upload began says which checksum to keep, not its value: that is known only
         // now.
@@ -46,7 +47,7 @@ impl Operation for CompleteUpload {
         attributes.checksum = command.checksum;
         let key = Key {
             key: command.key,
-            size: parts.iter().map(|part| part.size).sum(),
+            size,
             etag: multipart_etag(&parts)?,
             modified_ms: apply.now_ms,
             attributes: Some(attributes),
@@ -78,6 +79,17 @@ fn check_parts_ascend(parts: &[CompletedPart]) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
+}
+
+/// The size of the object of these parts.
+fn check_size(parts: &[Part]) -> Result<u64, Failure> {
+    let pieces: usize = parts.iter().map(|part| part.pieces.len()).sum();
+    if pieces > KEY_PIECES_MAX {
+        let message = format!("the parts have {pieces} pieces, and an object at most {KEY_PIECES_MAX}");
+        return Err(Failure::new(Code::TooLarge, message));
+    }
+    let size = parts.iter().try_fold(0, |sum: u64, part| sum.checked_add(part.size));
+    size.ok_or_else(|| Failure::invalid("the parts' sizes overflow 64 bits"))
 }
 
 struct Chosen {
@@ -182,6 +194,19 @@ mod tests {
         assert_eq!((namespace.records(b"u"), namespace.records(b"p")), (vec![], vec![]));
 
         namespace.check_refused::<CompleteUpload>(request, Code::NoSuchUpload);
+    }
+
+    #[test]
+    fn parts_that_are_too_much_for_one_object_are_refused() {
+        let part = |size, count: usize| Part {
+            size,
+            pieces: vec![pieces(1, 1).remove(0); count],
+            ..Part::default()
+        };
+        let code = |parts: &[Part]| check_size(parts).map_err(|failure| failure.code);
+        assert_eq!(code(&[part(5, 1), part(7, KEY_PIECES_MAX - 1)]), Ok(12));
+        assert_eq!(code(&[part(5, 1), part(7, KEY_PIECES_MAX)]), Err(Code::TooLarge));
+        assert_eq!(code(&[part(1 << 63, 1), part(1 << 63, 1)]), Err(Code::Invalid));
     }
 
     #[test]

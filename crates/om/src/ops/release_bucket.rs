@@ -33,7 +33,7 @@ impl Operation for ReleaseBucket {
         let number = BucketNumber(number);
         // The bucket was moved meanwhile: the question is late.
         let record: Option<BucketRecord> = apply.tables.message(&record_key(number))?;
-        let is_late = record.map_or(is_elsewhere(apply, number)?, |record| record.epoch > epoch);
+        let is_late = record.map_or(has_left(apply, number, epoch)?, |record| record.epoch > epoch);
         if is_late {
             return Ok(ReleaseBucketResponse { is_gone: false, refused: 0 });
         }
@@ -96,7 +96,8 @@ pub(super) fn release(
     Ok(Released::Gone)
 }
 
-/// Whether the bucket was here, and went to another group.
-fn is_elsewhere(apply: &Apply<'_, '_>, number: BucketNumber) -> anyhow::Result<bool> {
-    Ok(let_go(apply.tables, number)?.is_some_and(|last| last != u64::MAX))
+/// Whether the bucket was here, and went to another group after this epoch. One that came back later, and that a forced
+/// reset lost, may go.
+fn has_left(apply: &Apply<'_, '_>, number: BucketNumber, epoch: u64) -> anyhow::Result<bool> {
+    Ok(let_go(apply.tables, number)?.is_some_and(|last| last != u64::MAX && last >= epoch))
 }
