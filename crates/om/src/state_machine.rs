@@ -4,7 +4,7 @@ use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
 use crate::tables::{
     APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, SENDING_PREFIX,
-    doubt_fences, next_bucket, restored, skip_runs,
+    doubt_fences, entry_number, next_bucket, skip_runs,
 };
 use crate::taps::Taps;
 use crate::upgrade::{Upgrading, rows};
@@ -114,9 +114,7 @@ fn apply(
     let mut overlay = Overlay::new(db);
     let mut replies = Vec::with_capacity(batch.len());
     for committed in batch {
-        // Records that are filed by entry go behind all that came with a backup.
-        let entries_before = restored(&overlay)?.map_or(0, |restored| restored.entries);
-        let index = entries_before + committed.id.index.0;
+        let index = entry_number(&overlay, committed.id.index)?;
         let merged = lane::commands(committed.meta).with_context(|| format!("decode entry {index}"))?;
         commands += merged.len();
         batches.note_entry(merged.len());

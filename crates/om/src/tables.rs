@@ -42,6 +42,7 @@ use proto::om::{
 use proto::{Code, Failure};
 use rocksdb::{ReadOptions, ReadTier};
 use statedb::Db;
+use types::LogIndex;
 
 /// The key under which the tables say up to where they are applied.
 pub const APPLIED_KEY: &[u8] = b"a";
@@ -458,6 +459,11 @@ pub(crate) fn is_founded(tables: &impl Read) -> anyhow::Result<bool> {
 /// The backup that these names come from, and how far it has come; `None`: all of them were made here.
 pub(crate) fn restored(tables: &impl Read) -> anyhow::Result<Option<RestoredNames>> {
     tables.message(RESTORED_KEY)
+}
+
+/// The number by which records are filed that this entry of the log makes: behind all that came with a backup.
+pub(crate) fn entry_number(tables: &impl Read, index: LogIndex) -> anyhow::Result<u64> {
+    Ok(restored(tables)?.map_or(0, |restored| restored.entries) + index.0)
 }
 
 /// The number after which the runs of a move from here begin.

@@ -45,6 +45,8 @@ pub(crate) struct Replica {
     /// The hash of docs/format/container-hash.md; `None` until it was computed.
     pub hash: Option<[u8; 32]>,
     pub unhealthy: Option<String>,
+    /// The time at which the scrubber last began to read all of it and found it right; 0: not in this process.
+    pub checked_ms: u64,
     /// Whether no log reads the replica's records any more.
     pub released: bool,
 }
@@ -169,6 +171,11 @@ impl Inventory {
         });
     }
 
+    /// Notes that all of a replica was read, from this time on, and found right.
+    pub(crate) fn set_checked(&self, container: ContainerId, disk: DiskId, began_ms: u64) {
+        self.update(container, disk, |replica| replica.checked_ms = began_ms);
+    }
+
     /// Changes a replica of this disk, if it is known.
     fn update(&self, container: ContainerId, disk: DiskId, change: impl FnOnce(&mut Replica)) {
         let mut state = self.lock();
@@ -193,13 +200,16 @@ impl Inventory {
     /// Puts a replica that was read since [`Inventory::removals`] said `as_of`. Where any was forgotten
     /// meanwhile it may be this one, which is read again: SCM would count a replica that is not there, and
     /// nobody would ever take it back.
-    pub(crate) fn put_read(&self, container: ContainerId, replica: Replica, as_of: u64) {
+    pub(crate) fn put_read(&self, container: ContainerId, mut replica: Replica, as_of: u64) {
         let mut state = self.lock();
         if as_of != state.removals {
             drop(state);
             self.look_again(replica.disk, container);
             return;
         }
+        // The index does not keep what the scrubber found right.
+        let known = state.replicas.get(&container).filter(|known| known.disk == replica.disk);
+        replica.checked_ms = known.map_or(replica.checked_ms, |known| known.checked_ms);
         let before = state.replicas.insert(container, replica.clone());
         if before.as_ref() == Some(&replica) {
             return;
@@ -283,6 +293,7 @@ impl Replica {
             discarded_bytes: self.discards.body_bytes,
             hole_bytes: self.discards.hole_bytes,
             dead_bytes: self.discards.dead_bytes,
+            checked_ms: self.checked_ms,
         }
     }
 }
@@ -314,6 +325,7 @@ impl Replica {
             discards: DiscardsSum::default(),
             hash: None,
             unhealthy: None,
+            checked_ms: 0,
             released: true,
         }
     }

@@ -183,6 +183,7 @@ impl Surveyor {
             discards,
             hash: measure.hash,
             unhealthy,
+            checked_ms: 0,
             released: self.pipelines.has_released(&record),
         };
         self.inventory.put_read(container, replica, as_of);
@@ -227,6 +228,7 @@ impl Surveyor {
             discards: DiscardsSum::default(),
             hash: None,
             unhealthy: None,
+            checked_ms: 0,
             released: false,
         };
         self.inventory.put_read(container, replica, as_of);

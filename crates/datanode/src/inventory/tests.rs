@@ -149,6 +149,18 @@ async fn news_wake_the_heartbeat_and_sizes_do_not() {
     assert!(woken().await && inventory.get(ContainerId(1)).is_none());
 }
 
+/// Only the scrubber knows it, and the index does not keep it.
+#[test]
+fn that_all_of_a_replica_was_read_is_kept_until_it_is_on_another_disk() {
+    let inventory = Inventory::default();
+    inventory.put(ContainerId(1), replica(1));
+    inventory.set_checked(ContainerId(1), DISK, 7);
+    inventory.put(ContainerId(1), replica(2));
+    assert_eq!(inventory.get(ContainerId(1)).unwrap().to_proto(ContainerId(1)).checked_ms, 7);
+    inventory.put(ContainerId(1), Replica { disk: DiskId(8), ..replica(2) });
+    assert_eq!(inventory.get(ContainerId(1)).unwrap().checked_ms, 0);
+}
+
 /// A look at a replica takes a while, and the replica may be deleted meanwhile.
 #[test]
 fn what_was_read_before_a_deletion_does_not_come_back_after_it() {

@@ -6,7 +6,7 @@ use super::waits::{Said, Waits};
 use crate::blocks::BlockKey;
 use crate::ops::{self, ForgetBlocks, Fresh, Operation, SortDeleted, WalkDropped};
 use crate::replica::Replica;
-use crate::tables::{BucketNumber, DROPPED_PREFIX, deleted_key, number_in};
+use crate::tables::{BucketNumber, DROPPED_PREFIX, deleted_key, entry_number, number_in};
 use crate::upgrade::rows;
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -145,8 +145,9 @@ impl Worker {
 
     /// Makes unused blocks of deleted pieces that have waited long enough.
     async fn sort(&mut self) -> Result<(), Failure> {
-        let applied = self.replica.group.status().applied.map_or(0, |index| index.0);
-        let waited = self.seen.waited(deleted_key(applied + 1, 0), self.reclaim.after, Instant::now());
+        let applied = self.replica.group.status().applied.unwrap_or_default();
+        let next = self.read(move |db| entry_number(db, applied.next())).await?;
+        let waited = self.seen.waited(deleted_key(next, 0), self.reclaim.after, Instant::now());
         loop {
             let (after, before) = (self.sorted.clone(), waited.clone());
             let last = match self.read(move |db| portion::deleted(db, &after, &before)).await? {
@@ -214,7 +215,8 @@ impl Worker {
             bytes: found.bytes,
         };
         let containers = asked.iter().map(unused).collect();
-        let request = DiscardBlocksRequest { group: self.replica.group.id().number, containers };
+        let (group, replica) = (self.replica.group.id().number, self.replica.id().0);
+        let request = DiscardBlocksRequest { group, replica, containers };
         let answer = self.reclaim.scm.ask(|channel| {
             let request = in_cluster(Request::new(request.clone()), &cluster);
             async move { ScmClient::new(channel).discard_blocks(request).await }

@@ -99,6 +99,7 @@ impl Replication {
             keep_free_percent: options.keep_free_percent,
             ahead_kept: options.ahead_kept,
             now: world.now,
+            now_ms: world.now_ms,
         };
         self.rolls.settle(world, options.task_within);
         self.settle(world, options.task_within);

@@ -20,6 +20,8 @@ use types::{ContainerId, NodeId, PipelineId};
 /// one is in maintenance.
 pub(crate) const REPLICAS: usize = MEMBERS;
 pub(crate) const REPLICAS_BESIDES_MAINTENANCE: usize = 2;
+/// The time for which it counts that all of a replica was read: longer than the clocks of nodes are apart.
+pub(super) const CHECK_COUNTS_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// A node as the planner sees it.
 #[derive(Clone, Copy, Debug)]
@@ -174,6 +176,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) keep_free_percent: u64,
     pub(crate) ahead_kept: Duration,
     pub(crate) now: Instant,
+    pub(crate) now_ms: u64,
 }
 
 /// The planner's findings on a container.
@@ -534,11 +537,14 @@ fn is_spare(node: NodeId, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
 
 /// Whether a worthless replica must go first, since a good one can only be made where it is. A replica that
 /// is worthless as a whole may have the one block that a good one turns out to lack: a single good one must
-/// have been read as a whole, which its hash shows.
+/// have been read as a whole just before, bodies too, as its node's scrubber does with each pass.
 fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     let nothing_coming = known.coming.is_empty() && sorted.copying.is_empty();
-    let has_been_read = |(_, replica): &(NodeId, &ContainerReplica)| !replica.hash.is_empty();
-    let is_enough = sorted.firm.len() >= 2 || sorted.firm.iter().any(has_been_read);
+    let was_checked = |(_, replica): &(NodeId, &ContainerReplica)| {
+        let age = limits.now_ms.saturating_sub(replica.checked_ms);
+        replica.checked_ms != 0 && u128::from(age) < CHECK_COUNTS_FOR.as_millis()
+    };
+    let is_enough = sorted.firm.len() >= 2 || sorted.firm.iter().any(was_checked);
     is_enough
         && sorted.lacking(limits) > 0
         && limits.all_known

@@ -1,7 +1,9 @@
 //! Cases of the planner, and a model: random clusters and events, after which every container has exactly
 //! three good replicas wherever that is possible.
 
-use super::planner::{ContainerView, CopyWait, Findings, Limits, NodeView, NodeViews, examine, racks_wanted};
+use super::planner::{
+    CHECK_COUNTS_FOR, ContainerView, CopyWait, Findings, Limits, NodeView, NodeViews, examine, racks_wanted,
+};
 use super::tasks::{Order, Tasks};
 use crate::quality::quality;
 use crate::racks::{Rack, spread};
@@ -20,6 +22,7 @@ use types::{ContainerId, NodeId};
 
 const COPIES_PER_NODE_MAX: usize = 2;
 const TASKS_PER_NODE_MAX: usize = 3;
+const NOW_MS: u64 = 1_000_000_000_000;
 
 fn record(container: u64, state: ContainerState) -> ContainerRecord {
     let state = state as i32;
@@ -43,6 +46,7 @@ fn replica(container: u64, state: ReplicaState) -> ContainerReplica {
         disk_bytes: 100,
         released: true,
         hash: "as read".to_owned(),
+        checked_ms: NOW_MS,
         ..ContainerReplica::default()
     }
 }
@@ -72,6 +76,7 @@ fn limits(nodes: &NodeViews, now: Instant) -> Limits<'_> {
         keep_free_percent: 5,
         ahead_kept: std::time::Duration::from_secs(3600),
         now,
+        now_ms: NOW_MS,
     }
 }
 
@@ -324,11 +329,14 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     // There is no other node: the bad replica makes room.
     let room = Case::new(&[1, 2]).with(3, bad).only(3);
     room.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
-    // A single good one was read as a whole, or the bad ones may have what it lacks.
+    // A single good one was read as a whole a moment ago, or the bad ones may have what it lacks: its hash is of the
+    // heads of its records alone.
     let single = || Case::new(&[1]).with(2, bad).with(3, bad).only(3);
     single().check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
-    let unread = single().with(1, |replica| replica.hash.clear());
-    unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[]);
+    for checked_ms in [0, NOW_MS - CHECK_COUNTS_FOR.as_millis() as u64] {
+        let unread = single().with(1, |replica| replica.checked_ms = checked_ms);
+        unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[]);
+    }
     // A bad replica may be the best there is.
     let all_bad = Case::new(&[]).with(1, bad).with(2, bad).with(3, bad);
     all_bad.check(&[ContainerMissing, ContainerUnhealthy], &[]);

@@ -63,7 +63,8 @@ impl Deleter {
             blocks: written.iter().map(|written| written.block.into()).collect(),
             bytes: written.iter().map(|written| written.length).sum(),
         };
-        let request = DiscardBlocksRequest { group: GROUP, containers: asked.iter().map(unused).collect() };
+        let containers = asked.iter().map(unused).collect();
+        let request = DiscardBlocksRequest { group: GROUP, containers, ..DiscardBlocksRequest::default() };
         let answer = self.scm.call(|mut scm| async move { scm.discard_blocks(request).await }).await;
         let Ok(answer) = answer else { return };
         let view = self.views.newest().filter(|view| (self.now)() < view.asked_at + VIEW_AGE_MAX);
