@@ -409,7 +409,7 @@ impl LogSpace {
             return Ok(());
         }
         let (mut crc, mut blocks) = (discards.crc, Vec::new());
-        for records in fresh.chunks(COUNT_MAX) {
+        for records in in_blocks(fresh) {
             let block;
             (block, crc) = encode_block(discards.owner, crc, records);
             blocks.push(block);
@@ -431,6 +431,21 @@ impl LogSpace {
 
 pub(crate) fn path(owners_dir: &str, owner: OwnerId) -> String {
     format!("{}/{FILE_NAME}", owner_dir(owners_dir, owner))
+}
+
+/// The records of each block of the list. A crash may leave the first blocks alone, and all records of one tag go
+/// together: no block ends amid them, unless they are more than one block takes.
+fn in_blocks(records: &[Discarded]) -> impl Iterator<Item = &[Discarded]> {
+    let (mut blocks, mut begin, mut end) = (Vec::new(), 0, 0);
+    for of_tag in records.chunk_by(|one, next| one.tag == next.tag) {
+        if end - begin + of_tag.len() > COUNT_MAX {
+            blocks.push(&records[begin..end]);
+            begin = end;
+        }
+        end += of_tag.len();
+    }
+    blocks.push(&records[begin..end]);
+    blocks.into_iter().flat_map(|block| block.chunks(COUNT_MAX))
 }
 
 fn checksum(before: u32, block: &[u8]) -> u32 {
@@ -486,6 +501,20 @@ mod tests {
     fn record(tag: u64, offset: u64, body_bytes: u32) -> Discarded {
         let place = Place { owner: OwnerId(0x11), segment: 0x22, offset, body_bytes };
         Discarded { tag, index: LogIndex(offset + 1), place, meta_bytes: 0x33, name: Some(0x66) }
+    }
+
+    #[test]
+    fn records_of_one_tag_stand_in_one_block_of_the_list() {
+        let check = |counts: &[usize], expect: &[usize]| {
+            let of_tag = |(tag, count): (usize, &usize)| vec![record(tag as u64, 0, 0); *count];
+            let records: Vec<Discarded> = counts.iter().enumerate().flat_map(of_tag).collect();
+            let blocks: Vec<usize> = in_blocks(&records).map(<[Discarded]>::len).collect();
+            assert_eq!(blocks, expect, "{counts:?}");
+        };
+        check(&[1, 2], &[3]);
+        check(&[COUNT_MAX - 1, 1, 1], &[COUNT_MAX, 1]);
+        check(&[COUNT_MAX - 1, 2, 3], &[COUNT_MAX - 1, 5]);
+        check(&[3, COUNT_MAX + 1, 1], &[3, COUNT_MAX, 1, 1]);
     }
 
     /// The bytes of a block with one record, whose fields are documented.
