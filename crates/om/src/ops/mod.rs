@@ -269,7 +269,6 @@ fn apply_one(
     filed: &mut Filed,
     mut command: OmCommand,
 ) -> anyhow::Result<OmReply> {
-    let now_ms = command.now_ms;
     let pieces = filing::brought(&command);
     let what = command
         .command
@@ -305,7 +304,7 @@ fn apply_one(
         Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
     };
     let answer = OmReply { result: Some(result) };
-    requests.remember(request, about, &answer, now_ms);
+    requests.remember(request, about, &answer);
     tables.keep_command();
     Ok(answer)
 }

@@ -22,21 +22,24 @@ use statedb::Db;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The time for which a request is remembered, by the leaders' clocks: far longer than any sender repeats it.
+/// The time for which a request is remembered, by the log's clock: far longer than any sender repeats it.
 /// A leader takes none that was first sent longer ago than half of this. Part of the replicated state, as are
 /// the numbers below: all members must forget the same.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(300);
-/// Requests that are remembered however old they are: the clock of a new leader may be ahead of its
-/// predecessor's.
+/// The most by which one entry moves the log's clock on, whatever the clocks of leaders say: one may jump, and a new
+/// leader's may be far from its predecessor's. In half of [`REMEMBERED`] leaders change a few times at most.
+const STEP_MAX: Duration = Duration::from_secs(10);
+/// The time by the log's clock after which it is saved, though the entry has nothing to be remembered.
+const SAVED_EVERY: Duration = Duration::from_secs(1);
+/// Requests that are remembered however old they are.
 const REMEMBERED_MIN: u64 = 100_000;
 /// Requests that are remembered, and the bytes of their records, all together; above either changes are refused as
 /// busy until the oldest are forgotten. In [`REMEMBERED`] this is 33 000 changes and 7 MB a second. [`REMEMBERED_MIN`]
 /// of the largest, 15 KiB, fit in; in memory each takes some 30 bytes.
 const REMEMBERED_MAX: u64 = 10_000_000;
 const REMEMBERED_BYTES_MAX: u64 = 2 << 30;
-/// The entries that one entry forgets: more than one, so that a burst is forgotten too, and few, so that
-/// after a clock's jump all that is remembered is not gone at once: what is repeated stands at the end of the
-/// queue, behind what came in [`REMEMBERED`].
+/// The entries that one entry forgets: more than one, so that a burst is forgotten too, and few, so that no entry waits
+/// for that.
 const FORGOTTEN_AT_ONCE: usize = 4;
 /// The length of a request's id, and of its digest.
 const ID_BYTES: usize = 16;
@@ -116,11 +119,10 @@ struct Own {
 pub(super) struct Requests<'a> {
     remembered: &'a mut Remembered,
     queue: RequestQueue,
-    has_forgotten: bool,
+    /// Whether the queue is to be saved, whatever the entry brings.
+    has_changed: bool,
     /// The requests of this entry.
     own: Vec<Own>,
-    /// The time of the newest of them.
-    at_ms: u64,
 }
 
 impl<'a> Requests<'a> {
@@ -131,12 +133,16 @@ impl<'a> Requests<'a> {
         now_ms: u64,
     ) -> anyhow::Result<Requests<'a>> {
         let min = if planted::has(Bug::RequestsForgottenSoon) { 2 } else { REMEMBERED_MIN };
-        let mut queue: RequestQueue = tables.message(QUEUE_KEY)?.unwrap_or_default();
-        let first = queue.first;
-        forget(tables, remembered, &mut queue, now_ms, min)?;
+        let before: RequestQueue = tables.message(QUEUE_KEY)?.unwrap_or_default();
+        let mut queue = before;
+        go_on(&mut queue, now_ms);
+        forget(tables, remembered, &mut queue, min)?;
         tables.keep_command();
-        let has_forgotten = queue.first != first;
-        Ok(Requests { remembered, queue, has_forgotten, own: Vec::new(), at_ms: 0 })
+        // Where nothing has been remembered yet nothing is said, either: names that have a queue are founded.
+        let passed_ms = queue.clock_ms.saturating_sub(before.clock_ms);
+        let is_due = before.clock_ms != 0 && u128::from(passed_ms) >= SAVED_EVERY.as_millis();
+        let has_changed = queue.first != before.first || is_due;
+        Ok(Requests { remembered, queue, has_changed, own: Vec::new() })
     }
 
     /// The answer that the request got when it came first; a refusal, when it was another one then.
@@ -191,18 +197,17 @@ impl<'a> Requests<'a> {
         self.own.push(own);
     }
 
-    pub(super) fn remember(&mut self, request: Request, bucket: u64, answer: &OmReply, now_ms: u64) {
+    pub(super) fn remember(&mut self, request: Request, bucket: u64, answer: &OmReply) {
         let is_refused = matches!(answer.result, Some(om_reply::Result::Error(_)));
         if is_refused && planted::has(Bug::RefusalsForgotten) {
             return;
         }
         self.note(Own { request, bucket, reply: answer.clone() });
-        self.at_ms = now_ms.max(self.at_ms);
     }
 
     /// Files what there is to remember of the entry.
     pub(super) fn end(self, tables: &mut Overlay<'_>) {
-        let Requests { mut queue, has_forgotten, own, at_ms, .. } = self;
+        let Requests { mut queue, has_changed, own, .. } = self;
         if !own.is_empty() {
             let ids: Vec<u8> = own.iter().flat_map(|own| &own.request.id).copied().collect();
             let digests: Vec<u8> = own.iter().flat_map(|own| &own.request.digest).copied().collect();
@@ -213,14 +218,14 @@ impl<'a> Requests<'a> {
                 request_ids: ids.into(),
                 request_digests: digests.into(),
                 replies,
-                at_ms,
+                at_ms: queue.clock_ms,
                 buckets,
             };
             let (key, entry) = (remembered_key(queue.next), entry.encode_to_vec());
             queue.next += 1;
             queue.bytes += (key.len() + entry.len()) as u64;
             tables.put(key, entry);
-        } else if !has_forgotten {
+        } else if !has_changed {
             return;
         }
         tables.put(QUEUE_KEY.to_vec(), queue.encode_to_vec());
@@ -259,11 +264,17 @@ fn refusal(failure: Failure) -> OmReply {
     OmReply { result: Some(om_reply::Result::Error(failure.into())) }
 }
 
+/// Moves the log's clock on. Tables of before it had entries by the leaders' clocks, with one of which it begins.
+fn go_on(queue: &mut RequestQueue, now_ms: u64) {
+    let passed_ms = now_ms.saturating_sub(queue.last_ms).min(STEP_MAX.as_millis() as u64);
+    queue.clock_ms = if queue.clock_ms == 0 { now_ms } else { queue.clock_ms.saturating_add(passed_ms) };
+    queue.last_ms = now_ms;
+}
+
 fn forget(
     tables: &mut Overlay<'_>,
     remembered: &mut Remembered,
     queue: &mut RequestQueue,
-    now_ms: u64,
     remembered_min: u64,
 ) -> anyhow::Result<()> {
     for _ in 0..FORGOTTEN_AT_ONCE {
@@ -275,8 +286,8 @@ fn forget(
             .get(&key)?
             .with_context(|| format!("what is remembered at {} is not there", queue.first))?;
         let oldest: RememberedRequests = decode(&key, &value)?;
-        // An entry whose leader's clock was far ahead must not keep all that come after it.
-        let is_old = u128::from(now_ms.abs_diff(oldest.at_ms)) > REMEMBERED.as_millis();
+        // An entry of before there was a clock of the log, by one far ahead, must not keep all that come after it.
+        let is_old = u128::from(queue.clock_ms.abs_diff(oldest.at_ms)) > REMEMBERED.as_millis();
         let requests = oldest.replies.len() as u64;
         if (!is_old && !planted::has(Bug::RequestsForgottenSoon))
             || queue.requests - requests < remembered_min
@@ -324,8 +335,9 @@ mod tests {
             tables.put(key, entry);
             queue.next += 1;
         }
-        let mut left_after = |now_ms: u64, remembered_min: u64| {
-            forget(&mut tables, &mut remembered, &mut queue, now_ms, remembered_min).unwrap();
+        let mut left_after = |clock_ms: u64, remembered_min: u64| {
+            queue.clock_ms = clock_ms;
+            forget(&mut tables, &mut remembered, &mut queue, remembered_min).unwrap();
             let rows: Vec<_> = tables.scan(REMEMBERED_PREFIX).map(Result::unwrap).collect();
             assert_eq!(rows.len() as u64, queue.next - queue.first);
             let bytes: usize = rows.iter().map(|(key, value)| key.len() + value.len()).sum();
@@ -340,6 +352,40 @@ mod tests {
         assert_eq!(left_after(old_ms, 0), 8, "the others are young");
         assert_eq!(left_after(2 * old_ms, 0), 2, "a few at once");
         assert_eq!(left_after(2 * old_ms, 0), 0);
+    }
+
+    #[test]
+    fn leaders_whose_clocks_are_apart_forget_nothing_before_its_time() {
+        let mut queue = RequestQueue::default();
+        let mut at = |now_ms: u64| {
+            go_on(&mut queue, now_ms);
+            queue.clock_ms
+        };
+        let step_ms = STEP_MAX.as_millis() as u64;
+        assert_eq!(at(1_000_000), 1_000_000);
+        assert_eq!(at(1_000_700), 1_000_700);
+        // A leader whose clock is six minutes ahead, the first one again, and the second.
+        assert_eq!(at(1_360_000), 1_000_700 + step_ms);
+        assert_eq!(at(1_001_000), 1_000_700 + step_ms);
+        assert_eq!(at(1_002_000), 1_001_700 + step_ms);
+        assert_eq!(at(1_362_000), 1_001_700 + 2 * step_ms);
+    }
+
+    /// Nothing more is remembered then, and time must go on.
+    #[test]
+    fn a_full_memory_of_requests_comes_to_an_end() {
+        let mut namespace = Namespace::new();
+        namespace.commit("a", 1).unwrap();
+        let had = queue(&namespace);
+        let full = RequestQueue { requests: REMEMBERED_MAX, ..had };
+        let mut batch = rocksdb::WriteBatch::default();
+        batch.put(QUEUE_KEY, full.encode_to_vec());
+        namespace.db.write(batch).unwrap();
+        for _ in 0..3 {
+            namespace.now_ms += 5000;
+            namespace.commit("a", 2).unwrap_err();
+        }
+        assert!((15_000..15_100).contains(&(queue(&namespace).clock_ms - had.clock_ms)));
     }
 
     #[test]
@@ -370,7 +416,7 @@ mod tests {
         namespace.run::<CommitKey>(taken).unwrap_err();
         let stored = namespace.records(REMEMBERED_PREFIX).into_iter();
         let stored: usize = stored.map(|(key, value)| key.len() + value.len()).sum();
-        let RequestQueue { first, next, bytes, requests } = queue(&namespace);
+        let RequestQueue { first, next, bytes, requests, .. } = queue(&namespace);
         assert_eq!(
             (first, next, requests),
             (0, 3, 3),

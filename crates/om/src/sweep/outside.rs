@@ -73,11 +73,23 @@ impl Sweep {
         })
     }
 
-    /// Tells SCM of the root's last fences, 0: of none, and answers the number of those that it knew before.
-    pub(super) async fn fences_known(&self, before: u64, number: u64) -> Result<u64, Failure> {
+    /// The number of the root's last fences that SCM was told of.
+    pub(super) async fn fences_known(&self) -> Result<u64, Failure> {
         let noted = self.scm(|mut scm, cluster| {
-            let request = in_cluster(Request::new(NoteFencesRequest { number, before }), cluster);
+            let request = in_cluster(Request::new(NoteFencesRequest::default()), cluster);
             async move { scm.note_fences(request).await }
+        });
+        Ok(noted.await?.known)
+    }
+
+    /// Tells SCM of the root's last fences, and answers the number of those that it knew before. It is told once: SCM may
+    /// have taken the number though its answer is lost, and a root that hears of its own number as known before would
+    /// take it for another root's. The next fences have this number before them.
+    pub(super) async fn tell_fences(&self, before: u64, number: u64) -> Result<u64, Failure> {
+        let cluster = self.disk.stamp().cluster;
+        let noted = self.scm.ask_once(async |channel| {
+            let request = in_cluster(Request::new(NoteFencesRequest { number, before }), &cluster);
+            ScmClient::new(channel).note_fences(request).await
         });
         Ok(noted.await?.known)
     }

@@ -35,7 +35,7 @@ impl Sweep {
     /// Starts the sweep once all groups have said how far they are: one that does not may come back with
     /// less, or with more.
     async fn start(&self, root: &Root) -> Result<(), Failure> {
-        let number = self.fences_known(0, 0).await?;
+        let number = self.fences_known().await?;
         let own = as_seen(ROOT, &root.fence(&[], 0).await?);
         let _hearing = self.others.groups.hearing.lock().await;
         let others = root.groups().await?.into_iter().filter(|group| *group != ROOT);

@@ -275,7 +275,7 @@ impl Worker {
     }
 
     async fn fence_some(&mut self, containers: &[u64]) -> Result<(), Failure> {
-        let known = self.sweep.fences_known(0, 0).await?;
+        let known = self.sweep.fences_known().await?;
         let fenced = self.root.fence(containers, known).await?;
         let FenceContainersResponse { before, number, .. } = fenced;
         if !containers.is_empty() {
@@ -310,7 +310,7 @@ impl Worker {
         if self.root.stop().await?.is_some() {
             return Ok(());
         }
-        let known = self.sweep.fences_known(before, number).await?;
+        let known = self.sweep.tell_fences(before, number).await?;
         if known <= before || planted::has(Bug::LessIsOverlooked) {
             return Ok(());
         }
