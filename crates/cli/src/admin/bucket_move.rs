@@ -70,14 +70,21 @@ async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyh
 /// The outcome of an attempt to move a bucket, once it is known to all. An error is the reason why the bucket
 /// stays.
 fn outcome(found: &HeadBucketResponse, moved: BucketMove) -> Option<Result<(), String>> {
+    let place = found.place.unwrap_or_default();
+    if place.number != moved.number {
+        return Some(Err("it was deleted meanwhile, and made again".to_owned()));
+    }
     let last = found.last_move.clone().unwrap_or_default();
-    let attempt = last.moved.unwrap_or_default().attempt;
-    if found.stage() != BucketStage::BucketLive && attempt == moved.attempt {
+    let is_of_last = last.moved.is_some_and(|last| last.attempt == moved.attempt);
+    if found.stage() != BucketStage::BucketLive && is_of_last {
         return None;
     }
-    match found.place.unwrap_or_default().epoch >= moved.attempt {
+    match place.epoch >= moved.attempt {
         true => Some(Ok(())),
-        false => Some(Err(last.undone)),
+        false if is_of_last => Some(Err(last.undone)),
+        false => {
+            Some(Err("another attempt to move it followed, and nothing is known of this one".to_owned()))
+        }
     }
 }
 

@@ -71,6 +71,7 @@ pub(crate) struct Tasks {
     asked: BTreeMap<NodeId, BTreeMap<OrderKey, Asked>>,
     /// The moments until which a node is not asked for the same again.
     avoid: HashMap<(NodeId, OrderKey), Instant>,
+    /// Since this leader began.
     pub(crate) copies_failed: u64,
     pub(crate) copies_done: u64,
     pub(crate) deletions_done: u64,
@@ -197,6 +198,14 @@ impl Tasks {
             }
             asked.report = Some(report);
         }
+    }
+
+    /// The copies that failed lately and were not begun again: they are again after a while.
+    pub(crate) fn copies_failed_lately(&self, now: Instant) -> usize {
+        let is_copy = |((_, key), until): &(&(NodeId, OrderKey), &Instant)| {
+            key.kind == TaskKind::TaskCopy && **until > now
+        };
+        self.avoid.iter().filter(is_copy).count()
     }
 
     fn failed(&mut self, node: NodeId, key: OrderKey, now: Instant) {
@@ -345,6 +354,7 @@ mod tests {
         let avoids = |kind, at| tasks.avoids(NODE, kind, ContainerId(1), at);
         assert!(avoids(TaskKind::TaskCopy, now) && !avoids(TaskKind::TaskCopy, now + AVOID_FOR));
         assert!(!avoids(TaskKind::TaskClose, now), "that is something else");
+        assert_eq!([now, now + AVOID_FOR].map(|at| tasks.copies_failed_lately(at)), [1, 0]);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             undecided: tables.unresolved_containers().filter(is_undecided).count() as u64,
             quasi_closed: unresolved(ContainerState::ContainerQuasiClosed),
             copies_under_way: tasks.count(TaskKind::TaskCopy) as u64,
-            copies_failed: tasks.copies_failed,
+            copies_failed: tasks.copies_failed_lately(now) as u64,
             deletions_under_way: tasks.count(TaskKind::TaskDelete) as u64,
             tasks: tasks.infos(now, TASKS_MAX),
             balancer: Some(balancer_status(world, replication)),
