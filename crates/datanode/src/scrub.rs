@@ -116,11 +116,9 @@ impl Scrubber {
     /// Looks at a container until it is known whether it is good. One of which nobody could tell is looked at
     /// with the next pass.
     async fn scrub_trying(&mut self, position: &mut ScrubPosition) {
-        // Where a pass goes on in the middle, the process before this one read the beginning.
-        let began_ms = (position.segment == 0).then(|| self.clock.now_ms());
         let mut attempt = 0;
         while attempt < TRIES_MAX {
-            let Err(failure) = self.scrub_marking(position, began_ms).await else { return };
+            let Err(failure) = self.scrub_marking(position).await else { return };
             // The container stands in other segments now, which are looked at instead.
             if matches!(failure.downcast_ref(), Some(ReadError::Compacted(_))) {
                 continue;
@@ -141,11 +139,7 @@ impl Scrubber {
 
     /// Looks at a container once, and marks it where it is bad. An error says nothing of the container, but
     /// that this look at it came to no end.
-    async fn scrub_marking(
-        &mut self,
-        position: &mut ScrubPosition,
-        began_ms: Option<u64>,
-    ) -> anyhow::Result<()> {
+    async fn scrub_marking(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
         let container = position.container;
         finish_deletions(&self.disk, container).await?;
         let found = match self.scrub_records(position).await {
@@ -156,12 +150,7 @@ impl Scrubber {
             return Ok(()); // deleted meanwhile
         }
         match found {
-            Ok(()) => {
-                info!(%container, "scrubbed a container");
-                if let Some(began_ms) = began_ms {
-                    self.disk.inventory.set_checked(container, self.disk.id, began_ms);
-                }
-            }
+            Ok(()) => info!(%container, "scrubbed a container"),
             Err(failure) if condemns(&failure) => {
                 self.disk.counters.scrub_findings.fetch_add(1, Ordering::Relaxed);
                 self.disk.mark_unhealthy(container, format!("{failure:#}")).await;

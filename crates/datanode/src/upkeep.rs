@@ -48,11 +48,9 @@ pub(crate) async fn take_inventory(
     }
 }
 
-/// Begins to look for containers that are on two disks of the node.
+/// Begins to look for containers that are on two disks of the node, and for deletions that were not finished.
 pub(crate) fn start_removing_seconds(means: &Means, workers: &Workers) {
-    if means.disks.open.len() > 1 {
-        workers.spawn_until_stop(SecondReplicas::new(means.clone()).run());
-    }
+    workers.spawn_until_stop(SecondReplicas::new(means.clone()).run());
 }
 
 /// Begins to read the closed containers of each disk, again and again.

@@ -41,6 +41,8 @@ struct Founding {
     /// The time by the clock of whoever founded them, if they come from a backup, else 0.
     founded_ms: u64,
     seen: Instant,
+    /// Whether that was when it happened, and not at a later start.
+    was_seen: bool,
 }
 
 impl Founding {
@@ -48,7 +50,8 @@ impl Founding {
     /// this process's, which therefore must not have seen them founded when the request was sent.
     fn is_after(self, age: Duration, now_ms: u64, now: Instant) -> bool {
         let sent_ms = now_ms.saturating_sub(age.as_millis() as u64);
-        !age.is_zero() && sent_ms < self.founded_ms && now.saturating_duration_since(self.seen) < age
+        let may_be_before = self.founded_ms != 0 && (self.was_seen || sent_ms < self.founded_ms);
+        !age.is_zero() && may_be_before && now.saturating_duration_since(self.seen) < age
     }
 }
 
@@ -62,6 +65,8 @@ pub(crate) struct Replica {
     statuses: watch::Receiver<GroupStatus>,
     /// Set once the tables have said that the names are founded. Names that are founded do not become otherwise.
     founded_by_tables: OnceLock<Founding>,
+    /// Whether this process has seen the names when they were not founded.
+    saw_unfounded: AtomicBool,
     /// Whether SCM has said that the names are founded, in this process's life.
     founded_by_scm: AtomicBool,
     clock: Arc<dyn Clock>,
@@ -146,7 +151,7 @@ impl Replica {
             }
         });
         let tasks = Mutex::new(Tasks { watcher: Some(watcher), ..Tasks::default() });
-        let (founded_by_tables, founded_by_scm) = Default::default();
+        let (founded_by_tables, saw_unfounded, founded_by_scm) = Default::default();
         let lane = Arc::new(lane);
         Replica {
             group,
@@ -155,6 +160,7 @@ impl Replica {
             followed,
             statuses,
             founded_by_tables,
+            saw_unfounded,
             founded_by_scm,
             clock,
             news,
@@ -195,7 +201,11 @@ impl Replica {
             let tables = self.dbs.current();
             if is_founded(&*tables)? {
                 let founded_ms = restored(&*tables)?.map_or(0, |names| names.founded_ms);
-                let _ = self.founded_by_tables.set(Founding { founded_ms, seen: Instant::now() });
+                let was_seen = self.saw_unfounded.load(Ordering::Relaxed);
+                let founding = Founding { founded_ms, seen: Instant::now(), was_seen };
+                let _ = self.founded_by_tables.set(founding);
+            } else {
+                self.saw_unfounded.store(true, Ordering::Relaxed);
             }
         }
         Ok(self.founded_by_tables.get().is_some())
@@ -544,7 +554,7 @@ mod tests {
     #[test]
     fn a_request_was_sent_before_the_names_were_founded_only_if_no_clock_says_otherwise() {
         let seen = Instant::now();
-        let founding = Founding { founded_ms: 100_000, seen };
+        let founding = Founding { founded_ms: 100_000, seen, was_seen: false };
         let is_after = |age_ms, now_ms, later_ms| {
             let age = Duration::from_millis(age_ms);
             founding.is_after(age, now_ms, seen + Duration::from_millis(later_ms))
@@ -555,6 +565,11 @@ mod tests {
         // The clock of who founded the names is a minute ahead.
         assert!(!is_after(5, 41_000, 1000));
         assert!(is_after(2000, 41_000, 1000));
+        // This process's clock is ahead of that one.
+        let seen_then = Founding { was_seen: true, ..founding };
+        let age = Duration::from_secs(2);
+        assert!(seen_then.is_after(age, 9_000_000, seen) && !founding.is_after(age, 9_000_000, seen));
+        assert!(!Founding { founded_ms: 0, ..seen_then }.is_after(age, 9_000_000, seen), "from no backup");
         // The process began long after.
         assert!(!is_after(2000, 9_000_000, 1000));
     }

@@ -434,7 +434,8 @@ pub(crate) fn path(owners_dir: &str, owner: OwnerId) -> String {
 }
 
 /// The records of each block of the list. A crash may leave the first blocks alone, and all records of one tag go
-/// together: no block ends amid them, unless they are more than one block takes.
+/// together: no block ends amid neighbours of one tag, unless they are more than one block takes. What is listed again, by
+/// other places or names, comes in the order of indexes, and is listed to its end by who finds half of it.
 fn in_blocks(records: &[Discarded]) -> impl Iterator<Item = &[Discarded]> {
     let (mut blocks, mut begin, mut end) = (Vec::new(), 0, 0);
     for of_tag in records.chunk_by(|one, next| one.tag == next.tag) {

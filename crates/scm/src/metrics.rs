@@ -265,6 +265,7 @@ fn expose_tasks(replication: &Replication, exposition: &mut Exposition) {
         (TaskKind::TaskCopy, "copy"),
         (TaskKind::TaskDelete, "delete"),
         (TaskKind::TaskClose, "close"),
+        (TaskKind::TaskCheck, "check"),
         (TaskKind::TaskMoveLeader, "move_leader"),
     ];
     let tasks = &replication.tasks;

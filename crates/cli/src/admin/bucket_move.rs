@@ -50,7 +50,7 @@ async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyh
         let found = client.find_bucket(volume, name).await;
         match found.as_ref().map(|found| outcome(found, moved)) {
             Ok(Some(Ok(()))) => return Ok(()),
-            Ok(Some(Err(why))) => bail!("bucket `{bucket}` stays in group {}: {why}", moved.from),
+            Ok(Some(Err(why))) => bail!("bucket `{bucket}` {why}"),
             Ok(None) => {}
             Err(client::ClientError::Refused(_)) => {
                 found?;
@@ -67,25 +67,24 @@ async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyh
     }
 }
 
-/// The outcome of an attempt to move a bucket, once it is known to all. An error is the reason why the bucket
-/// stays.
+/// The outcome of an attempt to move a bucket, once it is known to all. An error says what became of the bucket instead.
 fn outcome(found: &HeadBucketResponse, moved: BucketMove) -> Option<Result<(), String>> {
     let place = found.place.unwrap_or_default();
     if place.number != moved.number {
-        return Some(Err("it was deleted meanwhile, and made again".to_owned()));
+        return Some(Err("was deleted meanwhile, and made again".to_owned()));
     }
     let last = found.last_move.clone().unwrap_or_default();
     let is_of_last = last.moved.is_some_and(|last| last.attempt == moved.attempt);
     if found.stage() != BucketStage::BucketLive && is_of_last {
         return None;
     }
-    match place.epoch >= moved.attempt {
-        true => Some(Ok(())),
-        false if is_of_last => Some(Err(last.undone)),
-        false => {
-            Some(Err("another attempt to move it followed, and nothing is known of this one".to_owned()))
-        }
+    if place.epoch == moved.attempt {
+        return Some(Ok(()));
     }
+    Some(Err(match is_of_last {
+        true => format!("stays in group {}: {}", moved.from, last.undone),
+        false => "was to be moved again meanwhile, and what became of this attempt is not known".to_owned(),
+    }))
 }
 
 fn progress(seen: &Seen, moved: BucketMove) -> String {

@@ -126,6 +126,7 @@ pub(super) fn task_kind(kind: TaskKind) -> &'static str {
         TaskKind::TaskCopy => "copy",
         TaskKind::TaskDelete => "delete",
         TaskKind::TaskClose => "close",
+        TaskKind::TaskCheck => "check",
         TaskKind::TaskMoveLeader => "move-leader",
         TaskKind::TaskRoll => "roll",
         TaskKind::TaskPipeline => "pipeline",

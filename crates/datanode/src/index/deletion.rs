@@ -34,6 +34,11 @@ impl Index {
         self.flush()
     }
 
+    /// Whether a container's deletion was begun and not finished.
+    pub(crate) fn is_being_deleted(&self, container: ContainerId) -> anyhow::Result<bool> {
+        Ok(self.db.rocks().get(keys::deletion(container)).context("look for a deletion")?.is_some())
+    }
+
     /// Lists the containers whose deletion was begun and not finished.
     pub(crate) fn deletions(&self) -> anyhow::Result<Vec<ContainerId>> {
         let start = keys::deletion(ContainerId(0));

@@ -45,7 +45,7 @@ pub(crate) struct Replica {
     /// The hash of docs/format/container-hash.md; `None` until it was computed.
     pub hash: Option<[u8; 32]>,
     pub unhealthy: Option<String>,
-    /// The time at which the scrubber last began to read all of it and found it right; 0: not in this process.
+    /// The time, by SCM's clock, of the last question to read all of it, and it was right; 0: not in this process.
     pub checked_ms: u64,
     /// Whether no log reads the replica's records any more.
     pub released: bool,
@@ -171,9 +171,9 @@ impl Inventory {
         });
     }
 
-    /// Notes that all of a replica was read, from this time on, and found right.
-    pub(crate) fn set_checked(&self, container: ContainerId, disk: DiskId, began_ms: u64) {
-        self.update(container, disk, |replica| replica.checked_ms = began_ms);
+    /// Notes that all of a replica was read, as was asked for at this time, and found right.
+    pub(crate) fn set_checked(&self, container: ContainerId, disk: DiskId, asked_ms: u64) {
+        self.update(container, disk, |replica| replica.checked_ms = asked_ms);
     }
 
     /// Changes a replica of this disk, if it is known.
@@ -207,7 +207,7 @@ impl Inventory {
             self.look_again(replica.disk, container);
             return;
         }
-        // The index does not keep what the scrubber found right.
+        // The index does not keep it.
         let known = state.replicas.get(&container).filter(|known| known.disk == replica.disk);
         replica.checked_ms = known.map_or(replica.checked_ms, |known| known.checked_ms);
         let before = state.replicas.insert(container, replica.clone());
@@ -255,7 +255,7 @@ impl Replica {
     fn is_news(&self, before: &Replica) -> bool {
         let decisive = |it: &Replica| {
             let ends = (it.state, it.last, it.committed, it.released);
-            (ends, it.hash, it.discards, it.unhealthy.clone(), it.disk)
+            (ends, it.hash, it.discards, it.unhealthy.clone(), it.checked_ms, it.disk)
         };
         decisive(self) != decisive(before)
     }

@@ -149,7 +149,7 @@ async fn news_wake_the_heartbeat_and_sizes_do_not() {
     assert!(woken().await && inventory.get(ContainerId(1)).is_none());
 }
 
-/// Only the scrubber knows it, and the index does not keep it.
+/// The index does not keep it.
 #[test]
 fn that_all_of_a_replica_was_read_is_kept_until_it_is_on_another_disk() {
     let inventory = Inventory::default();

@@ -1,6 +1,6 @@
 //! Fetching a replica of a closed container from another node.
 
-use super::delete::finish_begun;
+use super::delete::finish_begun_of;
 use super::order::{Means, Progress, Run};
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
@@ -118,7 +118,7 @@ impl<'a> Copy<'a> {
         ensure!(has_hash, "its replica has the hash {}, not {}", manifest.hash, order.hash);
         check_is_wanted(means, &manifest).await?;
         let disk = choose_disk(&means.disks, &manifest).await?;
-        finish_begun(&disk).await?;
+        finish_begun_of(&disk, container).await?;
         let incoming = Incoming::open(disk.space.disk().clone(), manifest.clone()).await?;
         progress.bytes_total.store(manifest.bytes(), Ordering::Relaxed);
         progress.bytes_done.store(incoming.bytes_done(), Ordering::Relaxed);

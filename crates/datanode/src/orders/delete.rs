@@ -78,17 +78,29 @@ pub(super) async fn delete_from(
     Ok(())
 }
 
-/// Finishes the deletions of replicas that a crash, or an error, cut short: before anything reads the disk, before a
-/// container is copied to it, whose files would be taken for those that are to go, and from time to time.
+/// Finishes the deletions of replicas that a crash, or an error, cut short: before anything reads the disk, and from time
+/// to time. The answer is the first failure; the others are finished all the same.
 pub(crate) async fn finish_begun(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
+    let mut outcome = Ok(());
     for container in disk.index.with(move |index| index.deletions()).await? {
-        finish_deletion(disk, container).await?;
+        outcome = outcome.and(finish_deletion(disk, container).await);
     }
-    Ok(())
+    outcome
+}
+
+/// Finishes the deletion of this replica, if it was begun: the files of a copy would be taken for those that are to go.
+pub(super) async fn finish_begun_of(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
+    let _deleting = disk.deleting.lock().await;
+    match disk.index.with(move |index| index.is_being_deleted(container)).await? {
+        true => finish_deletion(disk, container).await,
+        false => Ok(()),
+    }
 }
 
 async fn finish_deletion(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
+    // Where the deletion was cut short by an error, its mark may not be durable yet.
+    disk.index.with(move |index| index.flush()).await?;
     let deleted = disk.space.delete_owner(OWNERS_DIR, OwnerId::from(container)).await;
     deleted.with_context(|| format!("delete the files of container {container}"))?;
     disk.index.with(move |index| index.finish_deletion(container)).await

@@ -1,6 +1,7 @@
 //! The kinds of orders: what each is about, and who carries it out. **A new kind is a message on the wire and
 //! an arm here.**
 
+use super::check::check_replica;
 use super::close::close_replica;
 use super::copy::copy;
 use super::delete::delete_replica;
@@ -13,8 +14,8 @@ use anyhow::bail;
 use prost::Message;
 use proto::scm::task::Task as Told;
 use proto::scm::{
-    CloseReplica, DeleteReplica, MemberState, Pipeline, PipelineReport, PipelineState, RollContainer, Task,
-    TaskKind,
+    CheckReplica, CloseReplica, DeleteReplica, MemberState, Pipeline, PipelineReport, PipelineState,
+    RollContainer, Task, TaskKind,
 };
 use types::{ContainerId, LogId, LogIndex, NodeId, PipelineId, ReplicaId, Term};
 
@@ -50,6 +51,13 @@ impl Means {
                     let key = Key::container(TaskKind::TaskClose, container);
                     Order::new(key, "close", move |_| async move {
                         Ok(close_replica(&means.disks, container, last).await?)
+                    })
+                }
+                Told::Check(CheckReplica { container, asked_ms }) => {
+                    let container = ContainerId(container);
+                    let key = Key::container(TaskKind::TaskCheck, container);
+                    Order::new(key, "check", move |run| async move {
+                        run.until_stop(check_replica(&means, container, asked_ms)).await
                     })
                 }
                 Told::MoveLeader(order) => {

@@ -14,6 +14,7 @@
 //! 5. Heartbeats wait for no order. A pipeline that is being made is spoken of (`Order::making`): SCM takes
 //!    silence as proof that nothing of it is here.
 
+mod check;
 pub(crate) mod close;
 mod copy;
 mod delete;

@@ -13,15 +13,15 @@
 //! The node counts once, so no decision of SCM rests on the one that goes. A replica that is not CLOSED
 //! stays: it may have what only a person can give up.
 
+use super::check::check_bodies;
 use super::delete::{delete_from, finish_begun};
 use super::order::Means;
-use crate::container_reader::{ContainerReader, Reading, disk_use};
+use crate::container_reader::disk_use;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::inventory::Replica;
-use crate::verdict::condemns;
-use anyhow::{bail, ensure};
+use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -67,6 +67,9 @@ impl SecondReplicas {
             if let Err(failure) = finish_begun(disk).await {
                 warn!(disk = %root, error = format!("{failure:#}"), "cannot finish a deletion; trying on");
             }
+            if self.means.disks.open.len() < 2 {
+                continue;
+            }
             let containers = match disk.index.with(Index::containers).await {
                 Ok(containers) => containers,
                 Err(failure) => {
@@ -97,7 +100,8 @@ impl SecondReplicas {
         let hash = measure.and_then(|measure| measure.hash);
         let second = Second { disk, container, record, hash, discards_digest };
         let Some(told) = self.told_instead(&second) else { return Ok(()) };
-        self.check_bodies(told.disk, container).await?;
+        let read_from = self.means.disks.get(told.disk).context("its disk is not in use")?;
+        check_bodies(&self.means, read_from, container).await?;
         let is_due_still = || {
             ensure!(self.told_instead(&second).is_some(), "the other replica has changed");
             Ok(())
@@ -125,29 +129,6 @@ impl SecondReplicas {
         let may_reclaim = self.means.disks.may_reclaim.load(Ordering::Relaxed);
         let may_go = are_closed && !differ && are_released && is_good && works && may_reclaim;
         may_go.then_some(told)
-    }
-
-    /// Reads all of a replica, at the rate of copies.
-    async fn check_bodies(&self, disk: DiskId, container: ContainerId) -> anyhow::Result<()> {
-        let Some(disk) = self.means.disks.get(disk) else { bail!("its disk is not in use") };
-        let read = async {
-            let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
-            while let Some(record) = reader.next().await? {
-                self.means.copies.receiving.take(record.walked.bytes as usize).await;
-                reader.check_body(&record).await?;
-            }
-            match reader.wrong_end().await? {
-                Some(why) => bail!("{why}"),
-                None => Ok(()),
-            }
-        };
-        let read = read.await;
-        if let Err(failure) = &read
-            && condemns(failure)
-        {
-            disk.mark_unhealthy(container, format!("{failure:#}")).await;
-        }
-        read
     }
 }
 

@@ -221,6 +221,10 @@ fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
             let replica = nodes.replicas().get(*container, node);
             replica.is_none_or(|replica| replica.state() == ReplicaState::ReplicaClosed)
         }
+        Order::Check { container, asked_ms } => {
+            let replica = nodes.replicas().get(*container, node);
+            replica.is_none_or(|replica| replica.checked_ms >= *asked_ms || !replica.unhealthy.is_empty())
+        }
         Order::MoveLeader { pipeline, to_replica } => {
             let Some(record) = tables.pipeline(*pipeline) else { return true };
             let leader = nodes.pipeline_seen(record, now).leader;
@@ -236,7 +240,7 @@ fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
 fn is_void(order: &Order, world: &World<'_>) -> bool {
     let tables = world.tables;
     match order {
-        Order::Copy { container, .. } | Order::Close { container, .. } => {
+        Order::Copy { container, .. } | Order::Close { container, .. } | Order::Check { container, .. } => {
             let record = tables.container(*container);
             record.is_none_or(|record| container_state(record) == ContainerState::ContainerDeleted)
         }

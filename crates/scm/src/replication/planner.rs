@@ -20,8 +20,8 @@ use types::{ContainerId, NodeId, PipelineId};
 /// one is in maintenance.
 pub(crate) const REPLICAS: usize = MEMBERS;
 pub(crate) const REPLICAS_BESIDES_MAINTENANCE: usize = 2;
-/// The time for which it counts that all of a replica was read: longer than the clocks of nodes are apart.
-pub(super) const CHECK_COUNTS_FOR: Duration = Duration::from_secs(24 * 3600);
+/// The time for which it counts that all of a replica was read.
+pub(super) const CHECK_COUNTS_FOR: Duration = Duration::from_secs(3600);
 
 /// A node as the planner sees it.
 #[derive(Clone, Copy, Debug)]
@@ -512,12 +512,18 @@ fn plan_deletion(
         }
         (firm > REPLICAS).then(|| most_utilized(&spare))?
     };
-    let victim = match enough || must_make_room(known, sorted, limits) {
+    let makes_room = !enough && must_make_room(known, sorted, limits);
+    let victim = match enough || makes_room {
         true => worthless().or_else(surplus),
         false => None,
     };
+    let victim = victim?;
+    if makes_room && let Some(node) = unread_single(sorted, limits) {
+        let check = Order::Check { container, asked_ms: limits.now_ms };
+        return may_ask(node, TaskKind::TaskCheck, container, limits, tasks).then_some((node, check));
+    }
     let beside = sorted.firm.len().min(REPLICAS);
-    victim.map(|node| (node, Order::Delete { container, beside }))
+    Some((victim, Order::Delete { container, beside }))
 }
 
 fn racks_of<'a>(
@@ -535,21 +541,23 @@ fn is_spare(node: NodeId, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     without >= with.min(racks_wanted(limits.nodes))
 }
 
-/// Whether a worthless replica must go first, since a good one can only be made where it is. A replica that
-/// is worthless as a whole may have the one block that a good one turns out to lack: a single good one must
-/// have been read as a whole just before, bodies too, as its node's scrubber does with each pass.
+/// Whether a worthless replica must go first, since a good one can only be made where it is.
 fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     let nothing_coming = known.coming.is_empty() && sorted.copying.is_empty();
-    let was_checked = |(_, replica): &(NodeId, &ContainerReplica)| {
-        let age = limits.now_ms.saturating_sub(replica.checked_ms);
-        replica.checked_ms != 0 && u128::from(age) < CHECK_COUNTS_FOR.as_millis()
-    };
-    let is_enough = sorted.firm.len() >= 2 || sorted.firm.iter().any(was_checked);
-    is_enough
+    !sorted.firm.is_empty()
         && sorted.lacking(limits) > 0
         && limits.all_known
         && nothing_coming
         && targets(known, sorted, limits, bytes_of(known)).next().is_none()
+}
+
+/// The node of the only good replica, unless all of that was read a moment ago: a replica that is worthless as a whole may
+/// have the one block that it turns out to lack. Its hash is of the heads of its records alone.
+fn unread_single(sorted: &Sorted<'_>, limits: &Limits<'_>) -> Option<NodeId> {
+    let [(node, replica)] = sorted.firm[..] else { return None };
+    let age = limits.now_ms.saturating_sub(replica.checked_ms);
+    let was_read = replica.checked_ms != 0 && u128::from(age) < CHECK_COUNTS_FOR.as_millis();
+    (!was_read).then_some(node)
 }
 
 /// The deletions of the replicas of a container that holds nothing any more.

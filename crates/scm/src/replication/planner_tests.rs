@@ -150,7 +150,7 @@ impl Case {
     }
 }
 
-use TaskKind::{TaskClose, TaskCopy, TaskDelete};
+use TaskKind::{TaskCheck, TaskClose, TaskCopy, TaskDelete};
 
 #[test]
 fn three_good_replicas_are_left_alone() {
@@ -335,7 +335,7 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     single().check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
     for checked_ms in [0, NOW_MS - CHECK_COUNTS_FOR.as_millis() as u64] {
         let unread = single().with(1, |replica| replica.checked_ms = checked_ms);
-        unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[]);
+        unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(1, TaskCheck)]);
     }
     // A bad replica may be the best there is.
     let all_bad = Case::new(&[]).with(1, bad).with(2, bad).with(3, bad);

@@ -2,7 +2,8 @@
 
 use proto::scm::task::Task as Kind;
 use proto::scm::{
-    CloseReplica, CopyContainer, DeleteReplica, MoveLeader, NodeAddress, Task, TaskInfo, TaskKind, TaskReport,
+    CheckReplica, CloseReplica, CopyContainer, DeleteReplica, MoveLeader, NodeAddress, Task, TaskInfo,
+    TaskKind, TaskReport,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -39,6 +40,11 @@ pub(crate) enum Order {
         container: ContainerId,
         last_term: u64,
         last_index: u64,
+    },
+    /// Reads all of the replica, before another one is deleted that may have what it lacks.
+    Check {
+        container: ContainerId,
+        asked_ms: u64,
     },
     MoveLeader {
         pipeline: PipelineId,
@@ -85,6 +91,7 @@ impl Order {
             Order::Copy { container, .. } => (TaskKind::TaskCopy, container.0),
             Order::Delete { container, .. } => (TaskKind::TaskDelete, container.0),
             Order::Close { container, .. } => (TaskKind::TaskClose, container.0),
+            Order::Check { container, .. } => (TaskKind::TaskCheck, container.0),
             Order::MoveLeader { pipeline, .. } => (TaskKind::TaskMoveLeader, pipeline.0),
         };
         OrderKey { kind, number }
@@ -115,6 +122,9 @@ impl Order {
                 last_term: *last_term,
                 last_index: *last_index,
             }),
+            Order::Check { container, asked_ms } => {
+                Kind::Check(CheckReplica { container: container.0, asked_ms: *asked_ms })
+            }
             Order::MoveLeader { pipeline, to_replica } => {
                 Kind::MoveLeader(MoveLeader { pipeline: pipeline.0, to_replica: *to_replica })
             }
@@ -262,7 +272,7 @@ impl Tasks {
                 self.moved_bytes += if *to_balance { *bytes } else { 0 };
             }
             Order::Delete { .. } => self.deletions_done += 1,
-            Order::Close { .. } | Order::MoveLeader { .. } => {}
+            Order::Close { .. } | Order::Check { .. } | Order::MoveLeader { .. } => {}
         }
     }
 

@@ -1,0 +1,48 @@
+//! Reading all of a closed replica, before another one is deleted that may have what it lacks.
+
+use super::order::Means;
+use crate::container_reader::{ContainerReader, Reading};
+use crate::datanode_disk::DatanodeDisk;
+use crate::verdict::condemns;
+use anyhow::{Context, bail};
+use std::sync::Arc;
+use types::ContainerId;
+
+/// Reads the replica that this node tells of. Found right, it is told of with the time at which that was asked for.
+pub(super) async fn check_replica(
+    means: &Means,
+    container: ContainerId,
+    asked_ms: u64,
+) -> anyhow::Result<()> {
+    let told = means.disks.inventory.get(container).context("the container is not here")?;
+    let disk = means.disks.get(told.disk).context("its disk is not in use")?;
+    check_bodies(means, disk, container).await?;
+    means.disks.inventory.set_checked(container, disk.id, asked_ms);
+    Ok(())
+}
+
+/// Reads all of a replica, at the rate of copies, and marks it where it is bad.
+pub(super) async fn check_bodies(
+    means: &Means,
+    disk: &Arc<DatanodeDisk>,
+    container: ContainerId,
+) -> anyhow::Result<()> {
+    let read = async {
+        let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
+        while let Some(record) = reader.next().await? {
+            means.copies.receiving.take(record.walked.bytes as usize).await;
+            reader.check_body(&record).await?;
+        }
+        match reader.wrong_end().await? {
+            Some(why) => bail!("{why}"),
+            None => Ok(()),
+        }
+    };
+    let read = read.await;
+    if let Err(failure) = &read
+        && condemns(failure)
+    {
+        disk.mark_unhealthy(container, format!("{failure:#}")).await;
+    }
+    read
+}
