@@ -46,3 +46,31 @@ pub(super) async fn check_bodies(
     }
     read
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::Surveyor;
+    use crate::offline::tests::{FIRST, Left};
+    use crate::workers::Workers;
+
+    const SECOND_SEGMENT: &str = "containers/0000000000000064/00000001.seg";
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_replica_that_was_read_to_its_last_byte_says_so_and_a_bad_one_is_bad() {
+        let template = Left::new().await;
+        for is_bad in [false, true] {
+            let left = template.copy();
+            if is_bad {
+                left.flip(SECOND_SEGMENT, 100_000);
+            }
+            let means = Means::over(vec![left.root()]).await;
+            let surveyor = Surveyor::new(means.disks.clone(), means.pipelines.clone(), Workers::default());
+            surveyor.look_at_all().await;
+            let is_right = check_replica(&means, FIRST, 7).await.is_ok();
+            let told = means.disks.inventory.get(FIRST).unwrap();
+            assert_eq!((is_right, told.unhealthy.is_some()), (!is_bad, is_bad));
+            assert_eq!(told.checked_ms, if is_bad { 0 } else { 7 });
+        }
+    }
+}
