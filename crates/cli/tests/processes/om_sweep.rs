@@ -164,7 +164,8 @@ async fn what_gateways_that_died_have_left_comes_back_and_nothing_else() {
         }
         let (named, live) = (listed(&client).await.values().sum::<u64>(), live_bytes(&cluster));
         let sweep = admin_json(&cluster.scm_address, &["sweep", "status"]);
-        match live == 3 * named {
+        // What is in an open container is told of late: nothing may be there yet of what is to go.
+        match live == 3 * named && sweep["orphans"].as_u64() > Some(0) {
             true => Ok(()),
             false => Err(format!("3 x {named} bytes are named, and {live} there; {sweep}")),
         }
@@ -172,7 +173,6 @@ async fn what_gateways_that_died_have_left_comes_back_and_nothing_else() {
     .await;
     let sweep = admin_json(&cluster.scm_address, &["sweep", "status"]);
     println!("{} acknowledged; {before} bytes before; {sweep}", acknowledged.len());
-    assert!(sweep["orphans"].as_u64().unwrap() > 0, "{sweep}");
     assert_eq!(sweep["lost"], 0, "{sweep}");
     for n in acknowledged {
         let found = s3.get(&key(n)).await.unwrap();
