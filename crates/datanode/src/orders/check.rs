@@ -1,11 +1,12 @@
 //! Reading all of a closed replica, before another one is deleted that may have what it lacks.
 
-use super::order::Means;
+use super::order::{Means, Progress};
 use crate::container_reader::{ContainerReader, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::verdict::condemns;
 use anyhow::{Context, bail};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use types::ContainerId;
 
 /// Reads the replica that this node tells of. Found right, it is told of with the time at which that was asked for.
@@ -13,10 +14,12 @@ pub(super) async fn check_replica(
     means: &Means,
     container: ContainerId,
     asked_ms: u64,
+    progress: &Progress,
 ) -> anyhow::Result<()> {
     let told = means.disks.inventory.get(container).context("the container is not here")?;
     let disk = means.disks.get(told.disk).context("its disk is not in use")?;
-    check_bodies(means, disk, container).await?;
+    progress.bytes_total.store(told.disk_bytes, Ordering::Relaxed);
+    check_bodies(means, disk, container, progress).await?;
     means.disks.inventory.set_checked(container, disk.id, asked_ms);
     Ok(())
 }
@@ -26,12 +29,14 @@ pub(super) async fn check_bodies(
     means: &Means,
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
+    progress: &Progress,
 ) -> anyhow::Result<()> {
     let read = async {
         let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
         while let Some(record) = reader.next().await? {
             means.copies.receiving.take(record.walked.bytes as usize).await;
             reader.check_body(&record).await?;
+            progress.bytes_done.fetch_add(record.walked.bytes, Ordering::Relaxed);
         }
         match reader.wrong_end().await? {
             Some(why) => bail!("{why}"),
@@ -67,7 +72,9 @@ mod tests {
             let means = Means::over(vec![left.root()]).await;
             let surveyor = Surveyor::new(means.disks.clone(), means.pipelines.clone(), Workers::default());
             surveyor.look_at_all().await;
-            let is_right = check_replica(&means, FIRST, 7).await.is_ok();
+            let progress = Progress::default();
+            let is_right = check_replica(&means, FIRST, 7, &progress).await.is_ok();
+            assert!(is_bad || progress.bytes_done.load(Ordering::Relaxed) > 600_000, "it comes on");
             let told = means.disks.inventory.get(FIRST).unwrap();
             assert_eq!((is_right, told.unhealthy.is_some()), (!is_bad, is_bad));
             assert_eq!(told.checked_ms, if is_bad { 0 } else { 7 });

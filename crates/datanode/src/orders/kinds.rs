@@ -57,7 +57,7 @@ impl Means {
                     let container = ContainerId(container);
                     let key = Key::container(TaskKind::TaskCheck, container);
                     Order::new(key, "check", move |run| async move {
-                        run.until_stop(check_replica(&means, container, asked_ms)).await
+                        run.until_stop(check_replica(&means, container, asked_ms, &run.progress)).await
                     })
                 }
                 Told::MoveLeader(order) => {

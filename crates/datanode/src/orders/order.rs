@@ -108,7 +108,7 @@ impl Key {
     /// disk stands in nobody's way.
     pub(crate) fn at_a_time(self) -> usize {
         match self.kind {
-            TaskKind::TaskCopy => COPIES_MAX,
+            TaskKind::TaskCopy | TaskKind::TaskCheck => COPIES_MAX,
             TaskKind::TaskPipeline => usize::MAX,
             _ => OTHERS_MAX,
         }

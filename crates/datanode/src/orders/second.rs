@@ -15,7 +15,7 @@
 
 use super::check::check_bodies;
 use super::delete::{delete_from, finish_begun};
-use super::order::Means;
+use super::order::{Means, Progress};
 use crate::container_reader::disk_use;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
@@ -101,7 +101,7 @@ impl SecondReplicas {
         let second = Second { disk, container, record, hash, discards_digest };
         let Some(told) = self.told_instead(&second) else { return Ok(()) };
         let read_from = self.means.disks.get(told.disk).context("its disk is not in use")?;
-        check_bodies(&self.means, read_from, container).await?;
+        check_bodies(&self.means, read_from, container, &Progress::default()).await?;
         let is_due_still = || {
             ensure!(self.told_instead(&second).is_some(), "the other replica has changed");
             Ok(())

@@ -519,8 +519,12 @@ fn plan_deletion(
     };
     let victim = victim?;
     if makes_room && let Some(node) = unread_single(sorted, limits) {
-        let check = Order::Check { container, asked_ms: limits.now_ms };
-        return may_ask(node, TaskKind::TaskCheck, container, limits, tasks).then_some((node, check));
+        let (check, kind) = (Order::Check { container, asked_ms: limits.now_ms }, TaskKind::TaskCheck);
+        let asked = tasks.of(node).filter(|asked| asked.order.key().kind == kind).count();
+        let may_check = asked < limits.copies_per_node_max
+            && !tasks.is_asked(node, kind, container.0)
+            && may_ask(node, kind, container, limits, tasks);
+        return may_check.then_some((node, check));
     }
     let beside = sorted.firm.len().min(REPLICAS);
     Some((victim, Order::Delete { container, beside }))
