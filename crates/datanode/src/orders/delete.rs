@@ -84,6 +84,7 @@ pub(crate) async fn finish_begun(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()>
     let _deleting = disk.deleting.lock().await;
     let mut outcome = Ok(());
     for container in disk.index.with(move |index| index.deletions()).await? {
+        disk.index.with(move |index| index.flush()).await?; // its mark may not be durable yet
         outcome = outcome.and(finish_deletion(disk, container).await);
     }
     outcome
@@ -93,14 +94,15 @@ pub(crate) async fn finish_begun(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()>
 pub(super) async fn finish_begun_of(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
     match disk.index.with(move |index| index.is_being_deleted(container)).await? {
-        true => finish_deletion(disk, container).await,
+        true => {
+            disk.index.with(move |index| index.flush()).await?; // its mark may not be durable yet
+            finish_deletion(disk, container).await
+        }
         false => Ok(()),
     }
 }
 
 async fn finish_deletion(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
-    // Where the deletion was cut short by an error, its mark may not be durable yet.
-    disk.index.with(move |index| index.flush()).await?;
     let deleted = disk.space.delete_owner(OWNERS_DIR, OwnerId::from(container)).await;
     deleted.with_context(|| format!("delete the files of container {container}"))?;
     disk.index.with(move |index| index.finish_deletion(container)).await
