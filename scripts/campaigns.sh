@@ -102,7 +102,8 @@ another one is decommissioned), lost-majority (two datanodes for good, `accept-l
 changes in a closed segment), full-disk, full-store (all of them at once) and read-only-disk (an ext4 of its own, where this may be mounted), power-cut (kill -9 of everything at once),
 lost-scm, lost-scm-leader (of three, and a datanode with it), lost-scm-tail (a forced reset from a member that was away), lost-log (a member's
 `hard-state`, while another one is away for longer than SCM waits), cut-leader (with chunks that nobody acknowledges, then it is the only one that is left), old-copy (of a disk, beside a member that was away: they lead without the one that has more), old-copies (the same with many
-small containers: the others have never heard of some), full-follower (for good; then a node is lost), full-and-lost (both at once: nobody can commit), wiped-node (empty again at its old address),
+small containers: the others have never heard of some), full-follower (for good; then a node is lost), full-and-lost (both at once: nobody can commit), two-left (of three; then an empty third one comes),
+two-left-and-full (a full disk in place of the lost node), wiped-node (empty again at its old address),
 failed-sync (a block device that fails some writes, a restart, a loss of power; where this may be mounted), broken-path (a datanode that the gateway alone cannot reach), stuck-pipelines (four whose leader is left alone, beside one that works).
 Checks that writers notice nothing and are never without an acknowledgement for 3 s, as far as a majority is there, that pipelines are replaced, that every closed container
 has three good replicas again, and that every acknowledged object reads back right, during the trouble and after it.

@@ -320,8 +320,8 @@ pub(crate) struct ScmTimes {
     /// SCM: a datanode that is silent for this long gets no new pipelines and no copies
     #[arg(long, default_value = "5s", env = "FLOTILLA_STALE_AFTER", value_parser = duration)]
     pub stale_after: Duration,
-    /// SCM: a datanode that is silent for this long is given up: its pipelines close, its containers are
-    /// copied elsewhere
+    /// SCM: a datanode that is silent for this long is given up: its containers are copied elsewhere, and its
+    /// pipelines close, if three others are there
     #[arg(long, default_value = "10m", env = "FLOTILLA_DEAD_AFTER", value_parser = duration)]
     pub dead_after: Duration,
     /// SCM: a pipeline closes when a member's disk or group is broken for this long while its node speaks

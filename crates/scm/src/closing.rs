@@ -1,7 +1,7 @@
 //! Pipelines that must close, and closing ones that can end: pure decisions from one look at the world and
 //! what was seen before.
 
-use crate::member_view::{MAJORITY, MemberView, PipelineView};
+use crate::member_view::{MAJORITY, MEMBERS, MemberView, PipelineView};
 use crate::tables::{Tables, duty, is_live};
 use crate::world::World;
 use proto::scm::{
@@ -85,37 +85,36 @@ impl Closing {
     }
 
     fn close(&self, pipeline: &PipelineView<'_>, world: &World<'_>) -> Option<Command> {
-        let reason = self.close_reason(pipeline, world.tables, world.now)?;
+        let reason = self.close_reason(pipeline, world)?;
         let (pipeline, at_ms) = (pipeline.record.pipeline, world.now_ms);
         Some(Command::ClosePipeline(ClosePipelineCommand { pipeline, reason, at_ms }))
     }
 
-    fn close_reason(&self, pipeline: &PipelineView<'_>, tables: &Tables, now: Instant) -> Option<String> {
-        let id = PipelineId(pipeline.record.pipeline);
-        for member in &pipeline.members {
-            let node = member.node_id();
-            if member.is_dead() {
-                return Some(format!("node {node} is dead"));
-            }
-            match tables.node(node).map(duty) {
-                Some(NodeDuty::NodeInService) => {}
-                Some(NodeDuty::NodeDecommissioning | NodeDuty::NodeDecommissioned) => {
-                    return Some(format!("node {node} is decommissioned"));
-                }
-                _ => return Some(format!("node {node} goes into maintenance")),
-            }
-            // The members of SCM that told it to end were given up in a forced reset.
-            if member.has_ended() {
-                return Some(format!("it has ended on node {node}"));
-            }
-            if lasts(self.faults.get(&(id, node)), now, self.graces.member_fault)
-                && let Some(fault) = pipeline.fault(member)
-            {
-                return Some(fault);
-            }
+    fn close_reason(&self, pipeline: &PipelineView<'_>, world: &World<'_>) -> Option<String> {
+        let settled = pipeline.members.iter().find_map(|member| has_to_close(member, world.tables));
+        settled.or_else(|| self.loss(pipeline, world)).or_else(|| {
+            let leaderless = self.leaderless.get(&PipelineId(pipeline.record.pipeline));
+            lasts(leaderless, world.now, self.graces.quasi_close)
+                .then(|| "its members elect no leader".to_owned())
+        })
+    }
+
+    /// The loss of a member for which the pipeline is to close: another one then takes its place. Where there
+    /// is no place for another, those that are left of this one go on, as long as they are a majority.
+    fn loss(&self, pipeline: &PipelineView<'_>, world: &World<'_>) -> Option<String> {
+        let mut lost = pipeline.members.iter().filter_map(|member| self.lost(pipeline, member, world.now));
+        let first = lost.next()?;
+        (lost.count() + 1 + MAJORITY > MEMBERS || world.has_places()).then_some(first)
+    }
+
+    /// Why the pipeline cannot count on a member any more.
+    fn lost(&self, pipeline: &PipelineView<'_>, member: &MemberView<'_>, now: Instant) -> Option<String> {
+        let (id, node) = (PipelineId(pipeline.record.pipeline), member.node_id());
+        if member.is_dead() {
+            return Some(format!("node {node} is dead"));
         }
-        let leaderless = self.leaderless.get(&id);
-        lasts(leaderless, now, self.graces.quasi_close).then(|| "its members elect no leader".to_owned())
+        let lasts = lasts(self.faults.get(&(id, node)), now, self.graces.member_fault);
+        lasts.then(|| pipeline.fault(member)).flatten()
     }
 
     fn quasi_close(&self, record: &PipelineRecord, now: Instant) -> Option<Command> {
@@ -169,6 +168,20 @@ impl Closing {
     }
 }
 
+/// Why the pipeline has to close because of a member, whatever else there is: what operators want of its node,
+/// or that it has ended.
+fn has_to_close(member: &MemberView<'_>, tables: &Tables) -> Option<String> {
+    let node = member.node_id();
+    match tables.node(node).map(duty) {
+        // The members of SCM that told it to end were given up in a forced reset.
+        Some(NodeDuty::NodeInService) => member.has_ended().then(|| format!("it has ended on node {node}")),
+        Some(NodeDuty::NodeDecommissioning | NodeDuty::NodeDecommissioned) => {
+            Some(format!("node {node} is decommissioned"))
+        }
+        _ => Some(format!("node {node} goes into maintenance")),
+    }
+}
+
 fn lasts(since: Option<&Instant>, now: Instant, grace: Duration) -> bool {
     since.is_some_and(|since| now.saturating_duration_since(*since) >= grace)
 }
@@ -178,7 +191,7 @@ mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
     use crate::oms::Oms;
-    use crate::ops::testing::{close, create, disk, end, run, set_duty, three_nodes};
+    use crate::ops::testing::{close, create, disk, end, register, run, set_duty, three_nodes};
     use proto::scm::{DiskReport, DiskState, MemberEnd, MemberState, PipelineReport};
 
     const ENDED: i32 = MemberState::Ended as i32;
@@ -189,19 +202,22 @@ mod tests {
         let_go: Duration::from_secs(5),
     };
 
-    /// Three nodes with a pipeline, on a clock of their own.
+    /// Three nodes with a pipeline and a fourth with room for one, on a clock of their own.
     struct Fixture {
         tables: Tables,
         nodes: Nodes,
         closing: Closing,
         now: Instant,
-        /// Nodes whose disks are full.
+        /// Nodes whose first disks are full, where their members are.
         full: Vec<u64>,
+        /// Whether the fourth node speaks.
+        has_fourth: bool,
     }
 
     impl Fixture {
         fn new() -> Fixture {
             let mut tables = three_nodes();
+            run(&mut tables, register(4));
             run(&mut tables, create([1, 2, 3]));
             let now = Instant::now();
             let silence = Silence {
@@ -215,6 +231,7 @@ mod tests {
                 closing: Closing::new(GRACES),
                 now,
                 full: Vec::new(),
+                has_fourth: true,
             }
         }
 
@@ -235,9 +252,11 @@ mod tests {
         }
 
         fn heartbeat(&mut self, node: u64, reports: Vec<PipelineReport>) {
-            let is_full = self.full.contains(&node);
-            let state = if is_full { DiskState::Full } else { DiskState::Works } as i32;
-            let disks = (0..2).map(|n| DiskReport { disk: disk(node, n), state, ..DiskReport::default() });
+            let disks = (0..2).map(|n| {
+                let is_full = n == 0 && self.full.contains(&node);
+                let state = if is_full { DiskState::Full } else { DiskState::Works } as i32;
+                DiskReport { disk: disk(node, n), state, ..DiskReport::default() }
+            });
             self.nodes.see(NodeId(node), disks.collect(), self.now);
             self.nodes.report_pipelines(NodeId(node), reports, &Default::default());
         }
@@ -249,6 +268,9 @@ mod tests {
         }
 
         fn decide(&mut self) -> Vec<Command> {
+            if self.has_fourth {
+                self.heartbeat(4, vec![]);
+            }
             self.closing.decide(&World::at(&self.tables, &self.nodes, self.now))
         }
 
@@ -296,6 +318,45 @@ mod tests {
         fixture.heartbeat(2, vec![ended(&fixture, 2)]);
         let said_so = EndPipelineCommand { pipeline: 1, ended: said(&[1, 2]) };
         assert_eq!(fixture.decide(), [Command::EndPipeline(said_so)]);
+    }
+
+    /// Three nodes, of which one is dead for good: closing would leave nothing that can be written.
+    #[test]
+    fn two_members_go_on_where_no_third_node_is_there() {
+        let mut fixture = Fixture::new();
+        fixture.has_fourth = false;
+        fixture.wait(10, &[1, 2, 3], 1);
+        assert_eq!(fixture.wait(2000, &[1, 2], 1), []);
+        // A member that is started anew is away for a moment, and the other elects nobody.
+        assert_eq!(fixture.wait(59, &[2], 0), []);
+        assert_eq!(fixture.wait(100, &[1, 2], 2), []);
+        fixture.has_fourth = true;
+        closes(&fixture.decide(), "node 3 is dead");
+
+        let mut fixture = Fixture::new();
+        fixture.has_fourth = false;
+        fixture.wait(10, &[1, 2, 3], 1);
+        fixture.wait(700, &[1, 2], 1);
+        closes(&fixture.wait(61, &[1, 2], 0), "elect no leader");
+        assert_eq!(fixture.wait(1, &[1, 2], 1), []);
+        closes(&fixture.wait(600, &[1], 0), "is dead");
+    }
+
+    /// The node of a broken member has another disk, on which a new pipeline finds its place.
+    #[test]
+    fn a_member_whose_node_has_another_disk_is_not_gone_on_without() {
+        let mut fixture = Fixture::new();
+        fixture.has_fourth = false;
+        fixture.wait(3, &[1, 2, 3], 1);
+        let stopped = PipelineReport { state: MemberState::Stopped as i32, ..fixture.report(3, 0) };
+        let mut decided = Vec::new();
+        for _ in 0..=30 {
+            fixture.now += SECOND;
+            fixture.heartbeats(&[1, 2], 1);
+            fixture.heartbeat(3, vec![stopped.clone()]);
+            decided = fixture.decide();
+        }
+        closes(&decided, "its group stopped on node 3");
     }
 
     #[test]

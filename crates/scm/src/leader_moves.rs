@@ -80,7 +80,9 @@ fn best_move(world: &World<'_>, moved_lately: impl Fn(PipelineId) -> bool) -> Op
         let may_lead = |member: &&MemberView<'_>| member.node_id() != from && may_lead(view, member, from);
         let fit = view.members.iter().filter(may_lead).map(|member| member.member);
         let to = fit.min_by_key(|member| (excess(NodeId(member.node)), member.node))?;
-        let gain = excess(from) - excess(NodeId(to.node));
+        // A leader without room refuses all writes, whatever its share.
+        let is_stuck = view.member_on(from).is_some_and(|member| member.disk_is_full);
+        let gain = if is_stuck { i64::MAX } else { excess(from) - excess(NodeId(to.node)) };
         // Moving one leader changes the difference by six: less than four would only swap.
         let is_due = gain > 3 && !moved_lately(pipeline);
         is_due.then_some((gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
@@ -111,15 +113,17 @@ pub(crate) fn wished_move(
     }
     let member = view.members.iter().filter(is_wanted).find(|member| may_lead(&view, member, from));
     let member = member.map(|member| member.member);
-    let member = member.ok_or_else(|| "it does not run there, is silent, or is behind".to_owned())?;
+    let member =
+        member.ok_or_else(|| "it does not run there, is silent, is behind, or has no room".to_owned())?;
     Ok(Some(Move { pipeline, from, to: NodeId(member.node), to_replica: member.replica }))
 }
 
-/// Whether the member is well and has nearly all that the leader has.
+/// Whether the member is well, has room, and has nearly all that the leader has.
 fn may_lead(pipeline: &PipelineView<'_>, member: &MemberView<'_>, leader: NodeId) -> bool {
     let of_leader = pipeline.member_on(leader).and_then(|leader| leader.said);
     let (Some(report), Some(of_leader)) = (member.said, of_leader) else { return false };
     member.is_healthy()
+        && !member.disk_is_full
         && pipeline.fault(member).is_none()
         && report.last_index + BEHIND_ENTRIES_MAX >= of_leader.last_index
 }
@@ -130,7 +134,9 @@ mod tests {
     use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{create, disk, run, three_nodes};
     use crate::tables::Tables;
-    use proto::scm::{DiskReport, MemberState, OpenPipelineCommand, PipelineReport, scm_command::Command};
+    use proto::scm::{
+        DiskReport, DiskState, MemberState, OpenPipelineCommand, PipelineReport, scm_command::Command,
+    };
 
     /// Six pipelines of three nodes; `leaders` names the leader of each. `last` is the last index of each
     /// node.
@@ -181,6 +187,24 @@ mod tests {
         check([1, 1, 1, 2, 2, 3], [9; 3], Some((1, 1, 3)));
         check([2, 1, 1, 1, 1, 1], [9; 3], Some((2, 1, 3)));
         check([1, 1, 1, 2, 2, 2], [9; 3], Some((1, 1, 3)));
+    }
+
+    #[test]
+    fn who_has_no_room_gives_each_away_to_who_has() {
+        let (tables, mut nodes, now) = cluster([1, 1, 2, 2, 3, 3], [9; 3]);
+        let mut best = |full: u64| {
+            let state = DiskState::Full as i32;
+            nodes.see(
+                NodeId(full),
+                vec![DiskReport { disk: disk(full, 0), state, ..DiskReport::default() }],
+                now,
+            );
+            let found = best_move(&World::at(&tables, &nodes, now), |_| false);
+            found.map(|found| (found.pipeline.0, found.from.0, found.to.0))
+        };
+        assert_eq!(best(1), Some((1, 1, 2)));
+        assert_eq!(best(2), Some((1, 1, 3)));
+        assert_eq!(best(3), None);
     }
 
     #[test]

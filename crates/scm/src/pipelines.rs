@@ -2,15 +2,11 @@
 
 use crate::leader::Leader;
 use crate::member_view::MEMBERS;
-use crate::nodes::takes_pipelines;
 use crate::placement::{self, DiskLoad, Existing, NodeLoad, Place};
-use crate::tables::duty;
-use crate::world::World;
+use crate::world::{Places, World};
 use bytes::Bytes;
 use proto::Failure;
-use proto::scm::{
-    CreatePipelineCommand, NodeDuty, NodeState, PipelinePlace, PipelineState, scm_command::Command,
-};
+use proto::scm::{CreatePipelineCommand, PipelinePlace, PipelineState, scm_command::Command};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -104,7 +100,7 @@ pub(crate) fn creation(places: [Place; MEMBERS]) -> CreatePipelineCommand {
 
 /// The healthy nodes in service with their disks that work, with the pipelines they carry.
 fn loads(world: &World<'_>) -> (Vec<NodeLoad>, Existing) {
-    let World { tables, nodes, now, .. } = *world;
+    let tables = world.tables;
     let mut per_disk: HashMap<&Bytes, u32> = HashMap::new();
     let mut existing = Existing::new();
     for record in tables.live_pipelines() {
@@ -113,16 +109,9 @@ fn loads(world: &World<'_>) -> (Vec<NodeLoad>, Existing) {
             *per_disk.entry(&member.disk).or_default() += 1;
         }
     }
-    let healthy = tables.nodes().iter().filter(|(node, record)| {
-        nodes.state(**node, now) == NodeState::NodeHealthy && duty(record) == NodeDuty::NodeInService
-    });
     let racks = tables.racks().numbers();
-    let loads = healthy.map(|(&node, record)| {
-        let usable = nodes
-            .disks(node)
-            .iter()
-            .filter(|disk| takes_pipelines(disk) && record.disks.contains(&disk.disk));
-        let disks = usable.map(|disk| DiskLoad {
+    let loads = world.places().map(|Places { node, record, disks }| {
+        let disks = disks.into_iter().map(|disk| DiskLoad {
             disk: disk.disk.clone(),
             pipelines: per_disk.get(&disk.disk).copied().unwrap_or(0),
             free_bytes: disk.free_bytes,

@@ -1,11 +1,11 @@
 //! The world that SCM's leader decides by: the tables, what nodes report, and the time, read at one moment.
 
-use crate::member_view::PipelineView;
-use crate::nodes::Nodes;
+use crate::member_view::{MEMBERS, PipelineView};
+use crate::nodes::{Nodes, takes_pipelines};
 use crate::oms::Oms;
 use crate::replication::{NodeView, NodeViews};
 use crate::tables::{Tables, duty};
-use proto::scm::{DiskReport, DiskState, NodeRecord};
+use proto::scm::{DiskReport, DiskState, NodeDuty, NodeRecord, NodeState};
 use std::cell::OnceCell;
 use tokio::time::Instant;
 use types::NodeId;
@@ -23,6 +23,14 @@ pub(crate) struct World<'a> {
     pub(crate) in_safe_mode: bool,
     unended: OnceCell<Vec<PipelineView<'a>>>,
     node_views: OnceCell<NodeViews>,
+    has_places: OnceCell<bool>,
+}
+
+/// A node that takes new pipelines, and the disks on which it does.
+pub(crate) struct Places<'a> {
+    pub(crate) node: NodeId,
+    pub(crate) record: &'a NodeRecord,
+    pub(crate) disks: Vec<&'a DiskReport>,
 }
 
 impl<'a> World<'a> {
@@ -34,8 +42,8 @@ impl<'a> World<'a> {
         now_ms: u64,
         in_safe_mode: bool,
     ) -> World<'a> {
-        let (unended, node_views) = (OnceCell::new(), OnceCell::new());
-        World { tables, nodes, oms, now, now_ms, in_safe_mode, unended, node_views }
+        let (unended, node_views, has_places) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        World { tables, nodes, oms, now, now_ms, in_safe_mode, unended, node_views, has_places }
     }
 
     /// Pipelines that have not ended.
@@ -46,6 +54,26 @@ impl<'a> World<'a> {
 
     pub(crate) fn node_views(&self) -> &NodeViews {
         self.node_views.get_or_init(|| node_views(self.tables, self.nodes, self.now))
+    }
+
+    /// The nodes that take new pipelines: healthy ones in service, on a disk that works.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Places<'a>> {
+        let World { tables, nodes, now, .. } = *self;
+        let takes_part = move |node: NodeId, record: &NodeRecord| {
+            nodes.state(node, now) == NodeState::NodeHealthy && duty(record) == NodeDuty::NodeInService
+        };
+        tables.nodes().iter().filter(move |(node, record)| takes_part(**node, record)).filter_map(
+            move |(&node, record)| {
+                let usable = |disk: &&DiskReport| takes_pipelines(disk) && record.disks.contains(&disk.disk);
+                let disks: Vec<&DiskReport> = nodes.disks(node).iter().filter(usable).collect();
+                (!disks.is_empty()).then_some(Places { node, record, disks })
+            },
+        )
+    }
+
+    /// Whether a new pipeline would find nodes enough.
+    pub(crate) fn has_places(&self) -> bool {
+        *self.has_places.get_or_init(|| self.places().count() >= MEMBERS)
     }
 
     /// Whether replicas are to be copied and deleted.

@@ -27,6 +27,7 @@ mod power_cut;
 mod pulled_disk;
 mod small_disk;
 mod stuck_pipelines;
+mod two_left;
 mod wiped_node;
 
 use futures::FutureExt;
@@ -42,7 +43,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 22] = [
+const DRILLS: [(&str, Run); 24] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -61,6 +62,8 @@ const DRILLS: [(&str, Run); 22] = [
     ("old-copies", || Box::pin(async { Some(old_copy::in_many_containers().await) })),
     ("full-follower", || Box::pin(full_follower::run())),
     ("full-and-lost", || Box::pin(full_follower::and_lost())),
+    ("two-left", || Box::pin(async { Some(two_left::run().await) })),
+    ("two-left-and-full", || Box::pin(two_left::and_full())),
     ("wiped-node", || Box::pin(async { Some(wiped_node::run().await) })),
     ("failed-sync", || Box::pin(failed_sync::run())),
     ("broken-path", || Box::pin(async { Some(broken_path::run().await) })),

@@ -2,7 +2,7 @@ use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
 use super::small_disk::SmallDisk;
 use crate::commands::admin_once;
 use crate::drills::{assert_all_come_back, assert_all_there, assert_none_wrong};
-use proto::scm::PipelineState;
+use proto::scm::{NodeState, PipelineState};
 use std::time::Instant;
 
 const DISK_BYTES: u64 = 1 << 30;
@@ -54,8 +54,8 @@ async fn three_of_each(drill: &Drill) -> Result<(), String> {
 }
 
 /// The disk of a follower runs full, for good: it is called at fault, its pipelines close and others take
-/// their place, its containers have three copies. Then another node is lost, and what lacks something says
-/// so.
+/// their place, its containers have three copies. Then another node is lost: what lacks something says so, and
+/// the two nodes that are left take writes.
 pub(super) async fn run() -> Option<Shown> {
     let disk = SmallDisk::mount(DISK_BYTES)?;
     let mut drill = start(&disk).await;
@@ -85,27 +85,29 @@ pub(super) async fn run() -> Option<Shown> {
     drill.cluster.datanodes[LOST].kill9();
     let killed = Instant::now();
     let lost = drill.node_at(LOST).await;
-    let over = async || {
-        let with = drill.in_state(PipelineState::PipelineOpen).await;
-        let with = with.iter().filter(|open| open.members.iter().any(|member| member.node == lost)).count();
-        match with {
-            0 => drill.whole_or_in_trouble().await,
-            with => Err(format!("{with} pipelines have node {lost}")),
-        }
+    let over = async || match drill.state_of(lost).await {
+        NodeState::NodeDead => drill.whole_or_in_trouble().await,
+        state => Err(format!("node {lost} is {state:?}")),
     };
     drill.until("copies, or trouble", REPAIRED_WITHIN, over).await;
     let said = killed.elapsed();
     assert_all_there(&drill.s3, &written.acknowledged).await;
+    // Two nodes with room are left, and no place for another pipeline: those that are there go on.
+    let writers = drill.writers(written.next);
+    writers.progress(20).await;
+    let on_two = writers.stop().await;
+    assert_eq!(on_two.errors, Vec::<String>::new(), "two members are enough");
 
     drill.cluster.datanodes[LOST].start_again();
     disk.make_room();
-    let writers = drill.writers(written.next);
+    let writers = drill.writers(on_two.next);
     writers.progress(20).await;
     let more = drill.settle(writers).await;
-    assert_all_there(&drill.s3, &written.acknowledged).await;
+    let acknowledged = [written.acknowledged, on_two.acknowledged].concat();
+    assert_all_there(&drill.s3, &acknowledged).await;
     drop(drill);
     Some(Shown {
-        objects: written.acknowledged.len() + more.acknowledged.len(),
+        objects: acknowledged.len() + more.acknowledged.len(),
         figures: vec![
             ("stood_still_s", still),
             ("replaced_s", replaced.as_secs_f64()),
@@ -130,13 +132,10 @@ pub(super) async fn and_lost() -> Option<Shown> {
     let killed = Instant::now();
     // A writer whose write nobody can acknowledge hears so in half a minute.
     let written = writers.stop().await;
-    let over = async || {
-        let live = drill.in_state(PipelineState::PipelineOpen).await;
-        let with = live.iter().filter(|open| open.members.iter().any(|member| member.node == full)).count();
-        match with {
-            0 => drill.whole_or_in_trouble().await,
-            with => Err(format!("{with} pipelines have node {full}")),
-        }
+    let lost = drill.node_at(LOST).await;
+    let over = async || match drill.state_of(lost).await {
+        NodeState::NodeDead => drill.whole_or_in_trouble().await,
+        state => Err(format!("node {lost} is {state:?}")),
     };
     drill.until("ends, and trouble", REPAIRED_WITHIN, over).await;
     let said = killed.elapsed();

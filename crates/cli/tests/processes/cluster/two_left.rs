@@ -1,0 +1,108 @@
+use super::harness::{DEAD_AFTER, Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
+use super::small_disk::SmallDisk;
+use crate::drills::assert_all_there;
+use proto::scm::{NodeState, PipelineState};
+use std::time::Instant;
+
+const DISK_BYTES: u64 = 1 << 30;
+/// The datanode that is lost, or whose disk is full.
+const LOST: usize = 0;
+/// A datanode that is killed while the one is lost, and started again.
+const AGAIN: usize = 1;
+
+/// One of three datanodes is lost for good: the other two take writes for as long as it takes, also after one
+/// of them was away for a moment. With an empty one in its place everything has three good replicas.
+pub(super) async fn run() -> Shown {
+    let mut drill = Drill::start(Setup { datanodes: 3, ..Setup::default() }).await;
+    let writers = drill.load().await;
+    let lost = drill.node_at(LOST).await;
+    drill.cluster.datanodes[LOST].kill9();
+    let killed = Instant::now();
+    let is_dead = async || match drill.state_of(lost).await {
+        NodeState::NodeDead => Ok(()),
+        state => Err(format!("it is {state:?}")),
+    };
+    drill.until("a dead node", DEAD_AFTER + REPAIRED_WITHIN, is_dead).await;
+    writers.progress(40).await;
+    let still = stood_still(&writers, killed);
+    let on_two = writers.stop().await;
+    assert_eq!(on_two.errors, Vec::<String>::new(), "two members are enough");
+    drill.whole_or_in_trouble().await.expect("a word of what has two copies");
+
+    drill.cluster.datanodes[AGAIN].kill9();
+    drill.cluster.datanodes[AGAIN].start_again();
+    drill.until("two nodes", REPAIRED_WITHIN, async || drill.healthy(2).await).await;
+    let takes = async || drill.s3.put("again", vec![7; 5000]).await;
+    drill.until("writes", REPAIRED_WITHIN, takes).await;
+    let writers = drill.writers(on_two.next);
+    writers.progress(20).await;
+
+    drill.cluster.add_datanode();
+    let added = Instant::now();
+    let without = async || drill.replaced_without(lost, None).await;
+    drill.until("pipelines of three", REPAIRED_WITHIN, without).await;
+    let repaired = async || drill.repaired_without(lost).await;
+    drill.until("three good replicas elsewhere", REPAIRED_WITHIN, repaired).await;
+    let repaired = added.elapsed();
+    writers.progress(20).await;
+    let more = writers.stop().await;
+    assert_eq!(more.errors, Vec::<String>::new());
+    let acknowledged = [on_two.acknowledged, more.acknowledged].concat();
+    assert_all_there(&drill.s3, &acknowledged).await;
+    Shown {
+        objects: acknowledged.len(),
+        figures: vec![("stood_still_s", still), ("repaired_s", repaired.as_secs_f64())],
+    }
+}
+
+/// The disk of one of three datanodes runs full, for good, and it leads: others lead what it led, and two
+/// members take writes.
+pub(super) async fn and_full() -> Option<Shown> {
+    let disk = SmallDisk::mount(DISK_BYTES)?;
+    let drill = Drill::start(Setup {
+        datanodes: 3,
+        first_disk: Some(disk.root().join("disk1")),
+        datanode_args: "--reserve-bytes 33554432",
+        ..Setup::default()
+    })
+    .await;
+    let full = drill.node_at(LOST).await;
+    let writers = drill.load().await;
+    let loaded = writers.stop().await;
+    let mut led = drill.in_state(PipelineState::PipelineOpen).await;
+    led.retain(|pipeline| pipeline.leader_node == full);
+    disk.fill_but(0);
+    let filled = Instant::now();
+    let takes = async || drill.s3.put("first", vec![7; 5000]).await;
+    let first = drill.until("writes", REPAIRED_WITHIN, takes).await;
+    let writers = drill.writers(loaded.next);
+    writers.progress(40).await;
+    let others_lead = async || {
+        let open = drill.in_state(PipelineState::PipelineOpen).await;
+        let of_full = open.iter().filter(|open| open.leader_node == full || open.leader_node == 0).count();
+        match (open.len(), of_full) {
+            (1.., 0) => Ok(()),
+            (open, _) => Err(format!("{of_full} of {open} are led by it, or by nobody")),
+        }
+    };
+    drill.until("other leaders", REPAIRED_WITHIN, others_lead).await;
+    writers.progress(40).await;
+    let led_elsewhere = filled.elapsed();
+    let on_two = writers.stop().await;
+    disk.make_room();
+    let writers = drill.writers(on_two.next);
+    writers.progress(20).await;
+    let more = drill.settle(writers).await;
+    let acknowledged = [loaded.acknowledged, on_two.acknowledged].concat();
+    assert_all_there(&drill.s3, &acknowledged).await;
+    drop(drill);
+    Some(Shown {
+        objects: acknowledged.len() + more.acknowledged.len(),
+        figures: vec![
+            ("led_by_it", led.len() as f64),
+            ("errors", on_two.errors.len() as f64),
+            ("first_write_s", first.as_secs_f64()),
+            ("led_elsewhere_s", led_elsewhere.as_secs_f64()),
+        ],
+    })
+}
