@@ -11,12 +11,12 @@ use crate::roles::Roles;
 use crate::server::Service;
 use anyhow::Context;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::future::BoxFuture;
-use httpd::{Counters, Limits, Plain, Port, Recent, RequestId};
+use httpd::{BodyMemory, Counters, Limits, Plain, Port, Recent, RequestId};
 use metrics::Exposition;
 use registry::RegistryClient;
 use registry::dns::DnsServer;
@@ -31,6 +31,10 @@ use tokio_util::sync::CancellationToken;
 /// has, each with a few connections.
 const CONNECTIONS_MAX: usize = 4096;
 const CONNECTIONS_PER_ADDRESS_MAX: usize = 1024;
+
+/// The most bytes of pages of metrics that callers have not taken yet, of one address half of that: of half a
+/// megabyte each with two hundred groups.
+const PAGES_BYTES_MAX: usize = 32 << 20;
 
 /// The time for which the answer of `/readyz` is given to others who ask: anybody may, and each question is
 /// one to OM and to datanodes where there is a gateway.
@@ -69,6 +73,8 @@ struct Watched {
     /// The client through which the registry is asked, once a server runs.
     registry: registry::http::Slot,
     metrics: MetricsPage,
+    /// The memory for pages of metrics that callers have not taken yet.
+    pages: BodyMemory,
     /// What `/readyz` answered last.
     readiness: Recent<Readiness>,
 }
@@ -94,6 +100,7 @@ impl Http {
             ports,
             registry: registry.clone(),
             metrics: metrics_page,
+            pages: BodyMemory::new(PAGES_BYTES_MAX, counters.clone()),
             readiness: Recent::new(READY_FOR),
         });
         let router = Router::new()
@@ -189,11 +196,16 @@ fn document(_code: &str, message: &str, _id: RequestId) -> (&'static str, String
     ("text/plain; charset=utf-8", format!("{message}\n"))
 }
 
-async fn metrics(State(watched): State<Arc<Watched>>) -> Response {
+/// Answers the page of metrics, in room that is kept until the caller has taken it.
+async fn metrics(State(watched): State<Arc<Watched>>, request: Request) -> Response {
+    let mut room = watched.pages.room(request.extensions().get());
     let shown = watched.clone();
-    match watched.metrics.get(move || shown.metrics_page()).await {
-        Some(page) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response(),
-        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    let Some(page) = watched.metrics.get(move || shown.metrics_page()).await else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    match room.hold(page.len()) {
+        Ok(()) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], room.of(page)).into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 

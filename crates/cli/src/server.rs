@@ -24,6 +24,7 @@ use registry::http::Hosts;
 use rpc::{Gate, GateOptions, Local};
 use s3gw::{Accounts, GatewayOptions, RequestLog};
 use scm::{Scm, ScmOptions};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,6 +50,9 @@ pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 /// The free space below which SCM's and OM's commands are not taken. It is far below the reserve of data
 /// disks, which is kept for them when they share a file system.
 const METADATA_RESERVE_BYTES: u64 = 64 << 20;
+/// The room that the request log leaves on its file system, or a tenth of that where it is small: SCM and OM, whose
+/// disk it may be, take nothing more when it is full, and anybody may make requests.
+const LEFT_BY_REQUEST_LOG_BYTES: u64 = 1 << 30;
 
 /// The least memory for the logs of SCM and OM: less holds not even the largest command of a log, and one is
 /// let in whatever the limit says.
@@ -515,9 +519,24 @@ fn s3_domains(options: &ServerOptions) -> Vec<String> {
 /// requests go on without it.
 fn open_accounts(request_log: Option<&Path>) -> anyhow::Result<Arc<Accounts>> {
     let open = |path: &Path| {
-        RequestLog::open(path).with_context(|| format!("open {} (--s3-request-log)", path.display()))
+        let of = path.to_owned();
+        let log = RequestLog::open(path, Box::new(move || has_room_for_requests(&of)));
+        log.with_context(|| format!("open {} (--s3-request-log)", path.display()))
     };
     Ok(Accounts::new(request_log.map(open).transpose()?))
+}
+
+/// Whether the request log may grow.
+fn has_room_for_requests(log: &Path) -> io::Result<()> {
+    let space = disk::space(log)?;
+    let kept_bytes = LEFT_BY_REQUEST_LOG_BYTES.min(space.capacity_bytes / 10);
+    match space.free_bytes < kept_bytes {
+        true => Err(io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!("{} bytes are free, and {kept_bytes} are left to others", space.free_bytes),
+        )),
+        false => Ok(()),
+    }
 }
 
 async fn reopen_at(mut hangups: Hangups, accounts: Arc<Accounts>) {

@@ -151,7 +151,10 @@ impl Client {
         let one = ListBucketsRequest { volume: crate::S3_VOLUME.to_owned(), limit: 1, ..Default::default() };
         match tokio::time::timeout_at(until, self.list_buckets(one)).await {
             Ok(Ok(listed)) => {
-                anyhow::ensure!(!listed.is_full, "OM can change no name: its disk is full");
+                let view = self.view();
+                let groups = &view.om_groups;
+                let is_full = listed.is_full || !groups.is_empty() && groups.iter().all(|it| it.lacks_room);
+                anyhow::ensure!(!is_full, "OM can change no name: its disks are full");
                 Ok(())
             }
             Ok(Err(failure)) => {

@@ -81,6 +81,7 @@ mod tests {
             number: NAMES,
             members: members.iter().map(member).collect(),
             leader: (leader != 0).then_some(NodeId(leader)),
+            lacks_room: false,
         };
         Arc::new(View { cluster: "blue".to_owned(), om_groups: vec![group], ..View::default() })
     }

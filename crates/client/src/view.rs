@@ -22,6 +22,8 @@ pub struct OmGroupView {
     pub number: u64,
     pub members: Vec<MemberView>,
     pub leader: Option<NodeId>,
+    /// Whether too many of the members' disks are full: no name can be changed, whoever leads.
+    pub lacks_room: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +79,7 @@ impl From<scm::OmGroupView> for OmGroupView {
             number: group.group,
             members: group.members.into_iter().map(member).collect(),
             leader: (group.leader_om != 0).then_some(NodeId(group.leader_om)),
+            lacks_room: group.lacks_room,
         }
     }
 }

@@ -27,6 +27,9 @@ pub(crate) enum Reading {
     Whole,
     /// The segments of a container in its place, from this one on.
     FromSegment(u32),
+    /// [`Reading::FromSegment`], as the disk has them: the page cache shows
+    /// for as long as it keeps it what is no longer there.
+    FromDisk(u32),
     /// All segments of a copy that is not published.
     Incoming,
 }
@@ -69,7 +72,7 @@ pub(crate) struct Contents {
 impl Reading {
     fn owners_dir(self) -> &'static str {
         match self {
-            Reading::Whole | Reading::FromSegment(_) => OWNERS_DIR,
+            Reading::Whole | Reading::FromSegment(_) | Reading::FromDisk(_) => OWNERS_DIR,
             Reading::Incoming => INCOMING_DIR,
         }
     }
@@ -77,7 +80,7 @@ impl Reading {
     fn first_segment(self) -> u32 {
         match self {
             Reading::Whole | Reading::Incoming => 0,
-            Reading::FromSegment(segment) => segment,
+            Reading::FromSegment(segment) | Reading::FromDisk(segment) => segment,
         }
     }
 }
@@ -104,6 +107,7 @@ impl ContainerReader {
         let facts = facts_of(discards.compacted()).context("read what a compaction left out")?;
         let walk = OwnerWalk::over(disk.clone(), owners_dir, discards.clone(), reading.first_segment()).await;
         let walk = walk.context("list segments")?;
+        let walk = if matches!(reading, Reading::FromDisk(_)) { walk.from_disk() } else { walk };
         let terms = facts.as_ref().map(|facts| facts.terms.clone()).unwrap_or_default();
         let contents = Contents { records: 0, record_bytes: 0, last: None, terms, end: None };
         let (disk, hash) = (disk.clone(), ContainerHash::default());

@@ -123,8 +123,9 @@ impl Disks {
     }
 
     /// The disk that holds a container, and what its index says of it: of two, the one whose replica is
-    /// closed. A disk that was out of use for a while may have what was never finished there, and was copied
-    /// to another one meanwhile. One that has failed is asked last. Blocks.
+    /// closed, and of two that are, one that is not known to be damaged. A disk that was out of use for a while
+    /// may have what was never finished there, or has been damaged since, and was copied to another one
+    /// meanwhile. One that has failed is asked last. Blocks.
     pub(crate) fn holding(
         &self,
         container: ContainerId,
@@ -135,17 +136,17 @@ impl Disks {
                 break;
             }
             match disk.index.container(container) {
-                Ok(Some(record)) if record.state == ContainerState::Closed && works => {
-                    return Ok(Some((disk, record)));
-                }
-                Ok(Some(record)) => held = held.or(Some((disk, record))),
+                Ok(Some(record)) => match Worth::of(disk, container, &record, works) {
+                    Worth::Whole => return Ok(Some((disk, record))),
+                    worth => note_better(&mut held, (worth, disk, record)),
+                },
                 Ok(None) => {}
                 Err(failure) => failed = Some(failure),
             }
         }
         match failed {
             Some(failure) if held.is_none() => Err(failure),
-            _ => Ok(held),
+            _ => Ok(held.map(|(_, disk, record)| (disk, record))),
         }
     }
 
@@ -181,15 +182,13 @@ impl Disks {
             if held.is_some() && !works {
                 break;
             }
-            match disk.index.in_memory().container(container).ok()? {
-                Some(record) if record.state == ContainerState::Closed && works => {
-                    return Some((disk, record));
-                }
-                Some(record) => held = held.or(Some((disk, record))),
-                None => {}
+            let Some(record) = disk.index.in_memory().container(container).ok()? else { continue };
+            match Worth::of(disk, container, &record, works) {
+                Worth::Whole => return Some((disk, record)),
+                worth => note_better(&mut held, (worth, disk, record)),
             }
         }
-        held
+        held.map(|(_, disk, record)| (disk, record))
     }
 
     /// The cluster this node has joined.
@@ -300,6 +299,34 @@ fn stops_the_node(failure: &anyhow::Error) -> bool {
     let known = failure.downcast_ref::<OpenDiskError>();
     matches!(known, Some(OpenDiskError::InUse { .. } | OpenDiskError::NewerFormat { .. }))
         || is_shortage(failure)
+}
+
+/// What a replica on one of a node's disks is good for, the best last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// The replica is not closed, or its disk failed.
+    Least,
+    Damaged,
+    Whole,
+}
+
+impl Worth {
+    fn of(disk: &DatanodeDisk, container: ContainerId, record: &ContainerRecord, works: bool) -> Worth {
+        match works && record.state == ContainerState::Closed {
+            true if disk.is_unhealthy(container) => Worth::Damaged,
+            true => Worth::Whole,
+            false => Worth::Least,
+        }
+    }
+}
+
+fn note_better<'a>(
+    held: &mut Option<(Worth, &'a Arc<DatanodeDisk>, ContainerRecord)>,
+    found: (Worth, &'a Arc<DatanodeDisk>, ContainerRecord),
+) {
+    if held.as_ref().is_none_or(|(worth, ..)| found.0 > *worth) {
+        *held = Some(found);
+    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,16 @@ use tracing::error;
 use types::ContainerId;
 
 impl DatanodeDisk {
+    /// Whether this replica of a container is known to be bad.
+    pub(crate) fn is_unhealthy(&self, container: ContainerId) -> bool {
+        self.unhealthy.lock().expect("no holder panics").contains(&container)
+    }
+
     /// Remembers, durably, that this replica of a container is bad. Somebody must look, or a good replica
     /// must take its place; until then what is good in it is still read. True when nobody had found it
     /// before.
     pub(crate) async fn mark_unhealthy(self: &Arc<Self>, container: ContainerId, why: String) -> bool {
-        if self.unhealthy.lock().expect("no holder panics").contains(&container) {
+        if self.is_unhealthy(container) {
             return false;
         }
         let reason = why.clone();
@@ -28,6 +33,8 @@ impl DatanodeDisk {
             Ok(Some(is_new)) => {
                 self.unhealthy.lock().expect("no holder panics").insert(container);
                 self.inventory.set_unhealthy(container, self.id, &why);
+                // Another disk of this node may have a replica that is whole, which is told of then.
+                self.inventory.look_again(self.id, container);
                 if is_new {
                     self.counters.marked_unhealthy.fetch_add(1, Ordering::Relaxed);
                     error!(%disk, %container, why, "this replica of a container is UNHEALTHY");

@@ -19,15 +19,17 @@ use types::Clock;
 /// Finishes what a crash cut short, before anything is read. A disk where that fails is used all the same.
 pub(crate) async fn recover(disks: &Disks) {
     for disk in &disks.open {
-        let recover = async {
-            orders::recover_deletions(disk).await?;
-            import::recover(disk.space.disk(), &disk.index).await?;
-            compaction::recover(disk).await?;
-            deletion::recover(disk).await
-        };
-        if let Err(failure) = recover.await {
-            let disk = disk.real.root().display();
-            error!(%disk, error = format!("{failure:#}"), "finish copies, compactions and deletions of replicas");
+        let finished = [
+            ("deletions of replicas", orders::recover_deletions(disk).await),
+            ("copies", import::recover(disk.space.disk(), &disk.index).await),
+            ("compactions", compaction::recover(disk).await),
+            ("deletions of blocks", deletion::recover(disk).await),
+        ];
+        for (what, finished) in finished {
+            if let Err(failure) = finished {
+                let disk = disk.real.root().display();
+                error!(%disk, error = format!("{failure:#}"), "cannot finish {what} that a crash cut short");
+            }
         }
     }
 }

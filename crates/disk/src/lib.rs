@@ -28,6 +28,7 @@ mod stamp;
 mod syscalls;
 
 pub use data_directory::DataDirectory;
+pub use syscalls::space;
 pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space, is_full, may_be_repeated};
 pub use link::link_dir;

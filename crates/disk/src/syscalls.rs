@@ -195,8 +195,9 @@ fn fallocate(file: &File, mode: libc::c_int, offset: u64, bytes: u64) -> io::Res
     }
 }
 
+/// Looks how much room the file system has that this path is in.
 #[allow(unsafe_code)]
-pub(crate) fn space(path: &Path) -> io::Result<Space> {
+pub fn space(path: &Path) -> io::Result<Space> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut answer = std::mem::MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: `path` ends in a zero byte and `answer` has room for the struct; both live through the call.

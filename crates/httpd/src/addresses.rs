@@ -194,7 +194,7 @@ impl Drop for Place {
 
 /// The address under which a connection from another one is counted. Of an IPv6 address this is the whole
 /// network, 64 bits: a machine may take any address of it. IPv4 is IPv4, also on a socket for both.
-pub(crate) fn counted_as(address: IpAddr) -> IpAddr {
+pub fn counted_as(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),

@@ -29,6 +29,7 @@ mod transport;
 mod work;
 
 pub use accept::{Port, serve};
+pub use addresses::counted_as;
 pub use body_memory::{BodyMemory, NoRoom, Room};
 pub use counters::Counters;
 pub use limits::Limits;

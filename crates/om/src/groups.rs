@@ -101,7 +101,13 @@ mod tests {
 
     fn group(group: u64, address: &str) -> OmGroupView {
         let member = OmMember { om: 1, address: address.to_owned(), ..OmMember::default() };
-        OmGroupView { group, members: vec![member], leader_om: 1, keys_bits: Some(0) }
+        OmGroupView {
+            group,
+            members: vec![member],
+            leader_om: 1,
+            keys_bits: Some(0),
+            ..OmGroupView::default()
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct OwnerWalk {
     owners_dir: String,
     owner: OwnerId,
     discards: Arc<Discards>,
+    /// Whether each segment is settled before it is read.
+    settles: bool,
     /// Numbers of the segments still to come, the next one last, and the number it should have.
     later: Vec<u32>,
     next_segment: u32,
@@ -126,6 +128,7 @@ impl OwnerWalk {
             owners_dir,
             owner,
             discards,
+            settles: false,
             later,
             next_segment,
             open,
@@ -134,6 +137,11 @@ impl OwnerWalk {
             log,
             end,
         })
+    }
+
+    /// Has the walk read what the disk has, whatever of it the page cache shows.
+    pub fn from_disk(self) -> OwnerWalk {
+        OwnerWalk { settles: true, ..self }
     }
 
     /// The next record. Once the records end, the answer is that end, however often it is asked.
@@ -222,8 +230,14 @@ impl OwnerWalk {
             Some(_) => {
                 let id = SegmentId { owner: self.owner, segment };
                 let path = id.path(&self.owners_dir);
-                let opened = self.disk.open(&path, false).await;
-                let file = opened.map_err(|error| read_error(path, 0, ScanError::Io(error)))?;
+                let open = async {
+                    let file = self.disk.open(&path, false).await?;
+                    if self.settles {
+                        file.settle().await?;
+                    }
+                    Ok(file)
+                };
+                let file = open.await.map_err(|error| read_error(path, 0, ScanError::Io(error)))?;
                 self.open = Some((id, file.clone(), SegmentReader::new(file, id)));
                 (self.next_segment, self.offset) = (segment + 1, 0);
                 return Ok(true);

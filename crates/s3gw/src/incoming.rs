@@ -6,19 +6,23 @@ use futures::Stream;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+/// The most bytes of an object, or a part, that is sent in one request.
+pub(crate) const BODY_BYTES_MAX: u64 = 5 << 30;
+
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A request body on its way in: counted against what was declared, and hashed.
+/// A request body on its way in: counted against what was declared, or what one may have at most, and hashed.
 pub(crate) struct Incoming<S> {
     body: S,
     declared_bytes: Option<u64>,
+    bytes_max: u64,
     bytes: u64,
     hasher: Option<Hasher>,
 }
 
 impl<S> Incoming<S> {
     pub(crate) fn new(body: S, declared_bytes: Option<u64>, hasher: Hasher) -> Incoming<S> {
-        Incoming { body, declared_bytes, bytes: 0, hasher: Some(hasher) }
+        Incoming { body, declared_bytes, bytes_max: BODY_BYTES_MAX, bytes: 0, hasher: Some(hasher) }
     }
 
     /// Returns the checksum of the whole body, once its end was reached.
@@ -40,6 +44,10 @@ where
                 this.bytes += frame.len() as u64;
                 if this.declared_bytes.is_some_and(|declared| this.bytes > declared) {
                     return Poll::Ready(Some(Err(GatewayError::IncompleteBody)));
+                }
+                // What was not declared is written no further than this.
+                if this.bytes > this.bytes_max {
+                    return Poll::Ready(Some(Err(GatewayError::EntityTooLarge)));
                 }
                 if let Some(hasher) = &mut this.hasher {
                     hasher.update(&frame);
@@ -96,6 +104,11 @@ mod tests {
                 "{wrong}"
             );
         }
+        let body = futures::stream::iter(frames());
+        let mut endless = Incoming::new(body, None, Hasher::new(Algorithm::Crc32));
+        endless.bytes_max = 8;
+        assert!(endless.next().await.unwrap().is_ok());
+        assert!(matches!(endless.next().await, Some(Err(GatewayError::EntityTooLarge))), "no more is taken");
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 use crate::checksum::{Algorithm, Hasher, Kind};
 use crate::error::{GatewayError, Result};
-use crate::incoming::Incoming;
+use crate::incoming::{BODY_BYTES_MAX, Incoming};
 use bytes::Bytes;
 use client::{Ack, Client, ClientError, Written};
 use futures::Stream;
@@ -26,9 +26,6 @@ pub(crate) struct Stored {
     pub(crate) checksum: Checksum,
 }
 
-/// The most bytes of an object, or a part, that is sent in one request.
-pub(crate) const BODY_BYTES_MAX: u64 = 5 << 30;
-
 /// Streams a body into blocks and verifies it. Nothing is committed: what breaks its promise leaves orphaned
 /// blocks. `trailer` is asked for a header's value after the body has ended.
 pub(crate) async fn store<S>(
@@ -50,9 +47,6 @@ where
     let written = client.with_ack(promise.ack).write_blocks(&mut incoming).await.map_err(own_error)?;
     let computed = incoming.finish();
 
-    if written.size > BODY_BYTES_MAX {
-        return Err(GatewayError::EntityTooLarge);
-    }
     if promise.md5.is_some_and(|md5| md5 != written.md5) {
         return Err(GatewayError::BadDigest { what: "Content-MD5".to_owned() });
     }

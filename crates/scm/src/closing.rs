@@ -52,7 +52,7 @@ impl Closing {
         let of_pipeline = |pipeline: &PipelineView<'_>| match is_live(pipeline.record) {
             true if world.in_safe_mode => None,
             true => self.close(pipeline, world),
-            false => self.end(pipeline, world).or_else(|| self.quasi_close(pipeline.record, now)),
+            false => self.end(pipeline, world).or_else(|| self.quasi_close(pipeline, now)),
         };
         pipelines.iter().filter_map(of_pipeline).collect()
     }
@@ -117,12 +117,16 @@ impl Closing {
         lasts.then(|| pipeline.fault(member)).flatten()
     }
 
-    fn quasi_close(&self, record: &PipelineRecord, now: Instant) -> Option<Command> {
-        let pipeline = record.pipeline;
-        let leaderless = self.leaderless.get(&PipelineId(pipeline));
-        let due = record.state() == PipelineState::PipelineClosing
-            && lasts(leaderless, now, self.graces.quasi_close);
-        due.then_some(Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline }))
+    /// Has the members of a closing pipeline end by themselves, each for itself: nobody leads it, or whoever
+    /// does has not come to its last roll in ten times as long.
+    fn quasi_close(&self, pipeline: &PipelineView<'_>, now: Instant) -> Option<Command> {
+        let (record, grace) = (pipeline.record, self.graces.quasi_close);
+        let id = PipelineId(record.pipeline);
+        let is_rolled = || pipeline.members.iter().any(MemberView::has_applied_the_end);
+        let is_stuck = lasts(self.leaderless.get(&id), now, grace)
+            || lasts(self.closing.get(&id), now, 10 * grace) && !is_rolled();
+        let due = record.state() == PipelineState::PipelineClosing && is_stuck;
+        due.then_some(Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline: record.pipeline }))
     }
 
     fn end(&self, pipeline: &PipelineView<'_>, world: &World<'_>) -> Option<Command> {
@@ -542,6 +546,24 @@ mod tests {
         fixture.wait(3, &[1, 2, 3], 1);
         run(&mut fixture.tables, set_duty(2, NodeDuty::NodeDecommissioning));
         closes(&fixture.decide(), "node 2 is decommissioned");
+    }
+
+    #[test]
+    fn a_leader_that_does_not_come_to_the_end_is_not_waited_for_for_ever() {
+        let mut fixture = Fixture::new();
+        fixture.wait(3, &[1, 2, 3], 1);
+        run(&mut fixture.tables, close(1, "test"));
+        assert_eq!(fixture.wait(600, &[1, 2, 3], 1), []);
+        let ends = fixture.wait(1, &[1, 2, 3], 1);
+        assert_eq!(ends, [Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline: 1 })]);
+        // A member that is long in coming to the end that is there is waited for.
+        let ended = PipelineReport { state: ENDED, ..fixture.report(1, 1) };
+        for _ in 0..700 {
+            fixture.now += SECOND;
+            fixture.heartbeat(1, vec![ended.clone()]);
+            fixture.heartbeats(&[2, 3], 1);
+            assert_eq!(fixture.decide(), []);
+        }
     }
 
     #[test]

@@ -15,7 +15,9 @@
 //! | founded | the record's members | they have voted: noted. Then, once it says that it is founded, it grows, or one member is replaced |
 //! | founded | others yet | the change is under way: who was added and cannot come is exchanged |
 
-use crate::om_view::{OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, leader};
+use crate::om_view::{
+    OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, lacks_room, leader,
+};
 use crate::oms::ReplicaHeard;
 use crate::ops::note_om_group;
 use crate::tables::{NAMES_OF_BEFORE, OM_GROUPS_MAX, OM_MEMBERS, OmReplica, ROOT_OF_NAMES, om_duty};
@@ -386,9 +388,13 @@ impl Loads {
     }
 }
 
-/// Whether nobody can change names of a group: each member is known to know no leader, or is not heard of any
-/// more.
+/// Whether nobody can change names of a group.
 pub(crate) fn is_down(world: &World<'_>, record: Option<&OmGroupRecord>) -> bool {
+    has_no_leader(world, record) || record.is_some_and(|record| lacks_room(world, record))
+}
+
+/// Whether each member of a group is known to know no leader, or is not heard of any more.
+fn has_no_leader(world: &World<'_>, record: Option<&OmGroupRecord>) -> bool {
     let Some(record) = record.filter(|record| record.is_founded) else { return true };
     let has_no_leader = |member: &OmMemberRecord| {
         let om = NodeId(member.om);
@@ -405,7 +411,7 @@ pub(crate) fn idle(world: &World<'_>, om: NodeId) -> Option<String> {
     let is_idle = |group: &u64| {
         let record = world.tables.om_group(*group);
         let is_member = record.is_some_and(|record| record.members.iter().any(|member| member.om == om.0));
-        !is_member && is_down(world, record)
+        !is_member && has_no_leader(world, record)
     };
     let group = all(world).into_iter().find(is_idle)?;
     let problem = problem(world, group, world.tables.om_group(group))?;
@@ -418,11 +424,14 @@ pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupReco
         return Some(problem_unfounded(world, group, record));
     };
     let Some(leader) = leader(world, record) else {
-        return Some(match is_down(world, Some(record)) {
+        return Some(match has_no_leader(world, Some(record)) {
             true => "no member leads: a majority of them is needed".to_owned(),
             false => "its leader has not been heard of".to_owned(),
         });
     };
+    if lacks_room(world, record) {
+        return Some("the disks of its OMs are full, so that no majority takes a change".to_owned());
+    }
     let on = |member: &OmMemberRecord| format!("OM {}", member.om);
     let of = |wanted: Urgency| {
         let found = record.members.iter().find(|member| urgency(world, member) == wanted);

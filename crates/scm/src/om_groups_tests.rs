@@ -1,4 +1,4 @@
-use crate::om_groups::{OmGroups, problem};
+use crate::om_groups::{OmGroups, is_down, problem};
 use crate::om_orders::answer;
 use crate::om_view::leader;
 use crate::oms::Oms;
@@ -122,6 +122,28 @@ impl Fixture {
         let world = World::of_oms(&self.tables, &self.oms, self.now);
         problem(&world, 0, self.tables.om_group(0)).unwrap_or_default()
     }
+}
+
+/// A leader that has room leads on and answers all questions, so that nobody else would say it.
+#[test]
+fn where_full_disks_leave_no_majority_no_name_can_be_changed() {
+    let mut fixture = Fixture::of_three();
+    let is_down = |fixture: &Fixture| {
+        let world = World::of_oms(&fixture.tables, &fixture.oms, fixture.now);
+        assert_eq!(is_down(&world, fixture.tables.om_group(0)), !fixture.problem().is_empty());
+        is_down(&world, fixture.tables.om_group(0))
+    };
+    fixture.oms.hear_full(NodeId(2), true);
+    assert!(!is_down(&fixture), "two have room");
+    fixture.oms.hear_full(NodeId(3), true);
+    assert!(is_down(&fixture));
+    assert!(fixture.problem().contains("disks of its OMs are full"), "{}", fixture.problem());
+    fixture.oms.hear_full(NodeId(3), false);
+    assert!(!is_down(&fixture));
+    fixture.now += STALE_AFTER;
+    fixture.hear(1, leads(2, &[(2, 1), (3, 2), (4, 3)]));
+    fixture.follow(2, 3);
+    assert!(is_down(&fixture), "one is full, and one is silent");
 }
 
 #[test]

@@ -137,3 +137,14 @@ pub(crate) fn is_in_service(world: &World<'_>, om: NodeId) -> bool {
 pub(crate) fn is_well(world: &World<'_>, om: NodeId) -> bool {
     world.tables.om(om).is_some() && is_healthy(world, om) && is_in_service(world, om)
 }
+
+/// Whether no change can be committed because disks are full: members with full disks, and those that are
+/// silent, leave no majority. A leader that has room leads on, and answers all questions.
+pub(crate) fn lacks_room(world: &World<'_>, record: &OmGroupRecord) -> bool {
+    let is_full = |member: &OmMemberRecord| world.oms.is_full(NodeId(member.om));
+    let is_out =
+        |member: &OmMemberRecord| is_full(member) || world.oms.is_silent(NodeId(member.om), world.now);
+    let count = record.members.len();
+    let out = record.members.iter().filter(|member| is_out(member)).count();
+    record.members.iter().any(is_full) && count - out <= count / 2
+}

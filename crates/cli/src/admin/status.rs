@@ -375,7 +375,7 @@ fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
     );
     let ahead = "container list --trouble ahead";
     let what = "containers have a replica that goes on past their end";
-    count(Warning, "container-ahead", what, status.ahead, ahead);
+    count(Critical, "container-ahead", what, status.ahead, ahead);
     let diverged = "container list --trouble diverged";
     let what = "containers have acknowledged data on one node that the others have not";
     count(Critical, "container-diverged", what, status.diverged, diverged);

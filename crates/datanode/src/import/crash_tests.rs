@@ -10,6 +10,7 @@ use crate::offline::tests::{FIRST, Left};
 use crate::options::DatanodeOptions;
 use bytes::Bytes;
 use disk::RealDisk;
+use disk::sim::{Loss, SimDisk, SimOptions};
 use diskhooks::{Act, HookedDisk};
 use proto::datanode::{ContainerFile, ContainerManifest};
 use std::path::Path;
@@ -164,6 +165,55 @@ async fn a_copy_that_is_killed_anywhere_is_gone_on_with_or_whole() {
     }
     assert!(operations > 30, "{operations} operations are no copy");
     assert!(whole > 1 && whole < operations, "{whole} of {operations}");
+}
+
+/// A sync fails, the process is started anew, and the copy goes on: the page cache shows what the disk has lost.
+#[tokio::test]
+async fn what_a_failed_sync_has_lost_is_no_replica() {
+    const TRIES_MAX: usize = 4;
+    let source = Source::new().await;
+    let options = SimOptions::default();
+    let copy_on = async |sim: &SimDisk, disk: &DatanodeDisk| {
+        let over: Arc<dyn Disk> = Arc::new(sim.clone());
+        source.copy(&over, &disk.index).await
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let whole = SimDisk::new(options);
+    copy_on(&whole, &open(dir.path()).await).await.unwrap();
+    let (mut failed, mut begun_anew, mut kept) = (0, 0, 0);
+    for (seed, from) in (0..whole.steps()).enumerate() {
+        let options = SimOptions { seed: seed as u64, ..options };
+        let dir = tempfile::tempdir().unwrap();
+        let disk = open(dir.path()).await;
+        let mut sim = SimDisk::new(options);
+        sim.fail_sync_from(from);
+        let mut tries = 0;
+        while let Err(failure) = copy_on(&sim, &disk).await {
+            tries += 1;
+            assert!(tries < TRIES_MAX, "from step {from}, again and again: {failure:#}");
+            sim = sim.kill(options);
+            let over: Arc<dyn Disk> = Arc::new(sim.clone());
+            recover(&over, &disk.index).await.unwrap();
+            if disk.index.container(FIRST).unwrap().is_some() {
+                break;
+            }
+        }
+        failed += usize::from(tries > 0);
+        begun_anew += usize::from(tries > 1);
+        let sim = sim.lose_power(Loss::AllUnsynced, options);
+        for (name, data) in &source.files {
+            let path = format!("containers/{:016x}/{name}", FIRST.0);
+            // Where the sync of a directory failed the name is lost, which whoever reads the container sees.
+            let Ok(stored) = sim.stored(&path) else { continue };
+            assert!(stored == *data, "{path} of a sync that failed from step {from}");
+            kept += 1;
+        }
+    }
+    assert!(kept > failed, "{kept} files are there");
+    assert!(
+        failed > 3 && begun_anew > 0,
+        "{failed} failed, {begun_anew} had to be begun anew: this shows nothing"
+    );
 }
 
 #[tokio::test]

@@ -44,12 +44,16 @@ impl Incoming {
     }
 
     /// The first file that is not whole, by the lengths of the files: they are written in order, each from
-    /// its beginning.
+    /// its beginning. What is read of those that are there is from here on what the disk has: where a sync of
+    /// an earlier process failed, the page cache would show the verification what is not there.
     async fn find_position(&mut self) -> anyhow::Result<()> {
         for (n, file) in self.manifest.files.iter().enumerate() {
             let path = format!("{}/{}", self.dir, file.name);
             let bytes = match self.disk.open(&path, false).await {
-                Ok(opened) => opened.len().await.with_context(|| format!("read {path}"))?,
+                Ok(opened) => {
+                    opened.settle().await.with_context(|| format!("sync {path}"))?;
+                    opened.len().await.with_context(|| format!("read {path}"))?
+                }
                 Err(error) if error.kind() == ErrorKind::NotFound => 0,
                 Err(error) => return Err(error).with_context(|| format!("open {path}")),
             };

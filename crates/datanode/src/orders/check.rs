@@ -1,4 +1,4 @@
-//! Reading all of a closed replica, before another one is deleted that may have what it lacks.
+//! Reading all of a closed replica from its disk, before another one is deleted that may have what it lacks.
 
 use super::order::{Means, Progress};
 use crate::container_reader::{ContainerReader, Reading};
@@ -32,7 +32,7 @@ pub(super) async fn check_bodies(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let read = async {
-        let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
+        let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::FromDisk(0)).await?;
         while let Some(record) = reader.next().await? {
             means.copies.receiving.take(record.walked.bytes as usize).await;
             reader.check_body(&record).await?;

@@ -16,13 +16,27 @@ use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::info;
-use types::{ContainerId, OwnerId};
+use types::{ContainerId, DiskId, OwnerId};
 
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
 /// while may have it besides the disk that it was copied to meanwhile: then it goes from both where the two are the
-/// same. Another one may be the last that has what the container lacks, and SCM has never heard of it: it is told of
-/// from then on.
+/// same. Another one, or one that is whole where this is not, may be the last that has what the container lacks, and SCM
+/// has never heard of it: it is told of from then on.
 pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
+    let mut left = Vec::new();
+    let deleted = delete_those(means, container, run, &mut left).await;
+    // Also after an error: the replica that was told of may be gone by then.
+    left.into_iter().for_each(|disk| means.disks.inventory.look_again(disk, container));
+    deleted
+}
+
+/// Deletes the replica that is told of and those that are the same; `left` are the disks of others.
+async fn delete_those(
+    means: &Means,
+    container: ContainerId,
+    run: &Run,
+    left: &mut Vec<DiskId>,
+) -> anyhow::Result<()> {
     let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
@@ -30,14 +44,14 @@ pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &
     // The replica that SCM is told of goes last: as long as it is there, SCM says this again.
     let (of_known, others): (Vec<_>, Vec<_>) =
         means.disks.open.iter().cloned().partition(|disk| disk.id == replica.disk);
-    let mut left = Vec::new();
     for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
         let Some(record) = disk.index.with(move |index| index.container(container)).await? else {
             // A replica that only the inventory has is told of as gone.
             inventory.remove(container, disk.id);
             continue;
         };
-        let is_same = record.state == ContainerState::Closed && record.last == replica.last;
+        let is_better = replica.unhealthy.is_some() && !disk.is_unhealthy(container);
+        let is_same = record.state == ContainerState::Closed && record.last == replica.last && !is_better;
         if disk.id != replica.disk && !is_same {
             left.push(disk.id);
             continue;
@@ -48,7 +62,6 @@ pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &
         );
         delete_from(means, &disk, container, || run.check_holds()).await?;
     }
-    left.into_iter().for_each(|disk| inventory.look_again(disk, container));
     Ok(())
 }
 

@@ -226,6 +226,26 @@ mod tests {
         assert_eq!(holders(&means), [true, true]);
         let known = means.disks.open[0].index.unhealthy(FIRST).unwrap();
         assert!(known.is_some(), "it is found");
+        take_inventory(&means).await;
+        let whole = means.disks.open[1].id;
+        assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, whole, "SCM hears of the one that is whole");
+        assert_eq!(means.disks.holding(FIRST).unwrap().unwrap().0.id, whole, "which is read");
+    }
+
+    /// SCM has the bad one deleted before this node has looked whether another disk has a better one.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_whole_stays_when_the_bad_one_that_is_told_of_is_deleted() {
+        let template = Left::of_small_blocks().await;
+        let left = [template.copy(), template.copy_to_another_disk()];
+        let means = of_two_disks([&left[0], &left[1]]).await;
+        take_inventory(&means).await;
+        means.disks.inventory.set_unhealthy(FIRST, means.disks.open[0].id, "a flipped byte");
+        let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
+        let run = Run { asked_at: Instant::now(), stop, node_ends, progress: Arc::default() };
+        delete_replica(&means, FIRST, &run).await.unwrap();
+        assert_eq!(holders(&means), [false, true]);
+        take_inventory(&means).await;
+        assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, means.disks.open[1].id);
     }
 
     /// SCM knows of the closed one alone.

@@ -125,8 +125,13 @@ async fn what_was_begun_with_a_bucket_comes_to_its_end_though_nobody_waits() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let member = OmMember { om: 9, address, ..OmMember::default() };
-    scm.record().other_groups =
-        vec![OmGroupView { group: GROUP, members: vec![member], leader_om: 9, keys_bits: Some(0) }];
+    scm.record().other_groups = vec![OmGroupView {
+        group: GROUP,
+        members: vec![member],
+        leader_om: 9,
+        keys_bits: Some(0),
+        lacks_room: false,
+    }];
     let routes = Routes::new(OmServer::new(played.clone()));
     let service = tokio::spawn(rpc::serve(listener, routes, std::future::pending()));
 

@@ -88,6 +88,7 @@ impl Record {
             members: group.members.clone(),
             leader_om,
             keys_bits: Some(0),
+            lacks_room: false,
         };
         let om_groups = self.group.iter().map(view).collect();
         ClusterView { cluster: self.cluster.clone(), om_groups, ..ClusterView::default() }

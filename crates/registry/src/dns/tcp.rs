@@ -1,19 +1,22 @@
 use super::Counts;
 use super::reply::{Over, Reply, reply};
 use super::zone::Zone;
+use httpd::counted_as;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-/// The most connections at a time, of a few kilobytes each. One more is closed at once.
+/// The most connections at a time, of a few kilobytes each, and of one address. One more is closed at once.
 const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_PER_ADDRESS_MAX: usize = 64;
 /// A connection that asks nothing, or takes no answer, for this long is closed.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 /// A question is a few dozen bytes; what is longer than this is none.
@@ -28,19 +31,25 @@ pub(super) async fn serve(
     stop: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
+    let mut open: Vec<(IpAddr, AbortHandle)> = Vec::new();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         while connections.try_join_next().is_some() {}
+        open.retain(|(_, connection)| !connection.is_finished());
         match accepted {
-            Ok(_) if connections.len() >= CONNECTIONS_MAX => {
-                counts.connections_refused.fetch_add(1, Ordering::Relaxed);
-            }
             Ok((stream, from)) => {
+                let address = counted_as(from.ip());
+                let of_address = open.iter().filter(|(of, _)| *of == address).count();
+                if open.len() >= CONNECTIONS_MAX || of_address >= CONNECTIONS_PER_ADDRESS_MAX {
+                    counts.connections_refused.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
                 let (zone, counts) = (zone.clone(), counts.clone());
-                connections.spawn(async move {
+                let connection = connections.spawn(async move {
                     if let Err(error) = answer_all(stream, &zone, &counts).await {
                         debug!(%error, %from, "dns over tcp");
                     }
                 });
+                open.push((address, connection));
             }
             Err(error) => {
                 debug!(%error, "accept a dns connection");

@@ -1,7 +1,7 @@
 use super::answer::{Answered, INDEX, answer, ok};
 use super::question::Question;
 use super::services::asked;
-use super::{Slot, client};
+use super::{Slot, client, in_turn};
 use crate::json::key_to_json;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
@@ -9,7 +9,9 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use proto::Failure;
-use proto::registry::{DeleteKeysRequest, KeyValue, PutKeyRequest, ReadKeysRequest, RenewKeyRequest};
+use proto::registry::{
+    DeleteKeysRequest, KeyValue, PutKeyRequest, ReadKeysRequest, Reading, RenewKeyRequest,
+};
 use serde_json::json;
 
 type Asked = Result<Query<Question>, QueryRejection>;
@@ -46,23 +48,32 @@ fn raw(revision: u64, entry: KeyValue) -> Response {
 }
 
 async fn list(slot: &Slot, key: String, question: &Question) -> Answered {
-    let request = ReadKeysRequest {
-        reading: Some(question.reading()?),
+    let reading = question.reading()?;
+    let page = ReadKeysRequest {
+        reading: Some(Reading { stale: reading.stale, ..Reading::default() }),
         key,
         prefix: true,
         from: question.from.clone().unwrap_or_default(),
         limit: question.limit.unwrap_or(0),
         keys_only: question.is_keys_only()?,
     };
-    let read = client(slot)?.read(request).await?;
-    let mut body = json!({
-        "revision": read.revision,
-        "entries": read.entries.iter().map(key_to_json).collect::<Vec<_>>(),
-    });
-    if !read.next.is_empty() {
-        body["next"] = json!(read.next);
+    let client = client(slot)?;
+    if question.waits() {
+        let news = ReadKeysRequest { reading: Some(reading), limit: 1, keys_only: true, ..page.clone() };
+        client.read(news).await?;
     }
-    Ok(ok(read.revision, &body))
+    let listed = async {
+        let read = client.read(page).await?;
+        let mut body = json!({
+            "revision": read.revision,
+            "entries": read.entries.iter().map(key_to_json).collect::<Vec<_>>(),
+        });
+        if !read.next.is_empty() {
+            body["next"] = json!(read.next);
+        }
+        Ok(ok(read.revision, &body))
+    };
+    in_turn(listed).await
 }
 
 pub(super) async fn put(

@@ -11,7 +11,7 @@ mod services;
 pub use caller::Hosts;
 
 use crate::client::RegistryClient;
-use answer::Refused;
+use answer::{Answered, Refused};
 use axum::Router;
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::{Query, Request, State};
@@ -24,6 +24,9 @@ use httpd::{BodyMemory, Counters};
 use proto::{Code, Failure};
 use question::Question;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// The most bytes of one request's body: above the largest value, so that a value that is a little too large
 /// is refused in our words.
@@ -43,6 +46,12 @@ const SHORT_BYTES: usize = 16 << 10;
 /// of all callers are a half of what one connection to SCM carries, so that other questions find a way.
 const WAITS_BYTES_MAX: usize = 2048 * WAIT_BYTES;
 const WAIT_BYTES: usize = 16 << 10;
+
+/// The lists that are asked for and made into JSON at a time, in this process: some megabytes each, which count
+/// nowhere until they are an answer.
+static LISTS: Semaphore = Semaphore::const_new(4);
+/// The time for which a list waits for others. One takes some milliseconds.
+const LIST_WAITS_MAX: Duration = Duration::from_secs(5);
 
 /// The client to ask, once the process knows whom.
 pub type Slot = Arc<OnceLock<RegistryClient>>;
@@ -140,6 +149,15 @@ async fn kept(State(memory): State<BodyMemory>, request: Request, next: Next) ->
         Ok(answer) => Response::from_parts(parts, Body::from(room.of(answer))),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
+}
+
+/// Makes the answer to a list when it is its turn. What may have to wait for news must have waited.
+async fn in_turn(answer: impl Future<Output = Answered>) -> Answered {
+    let turn = timeout(LIST_WAITS_MAX, LISTS.acquire()).await;
+    let Ok(_turn) = turn else {
+        return Err(Failure::new(Code::Busy, "too many lists are asked for here: ask again, later").into());
+    };
+    answer.await
 }
 
 /// The client of a process; an error while it has none.

@@ -1,6 +1,6 @@
 use super::answer::{Answered, answer, ok};
 use super::question::{Question, duration};
-use super::{Slot, client};
+use super::{Slot, client, in_turn};
 use crate::json::{health, instance_to_json};
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
@@ -43,20 +43,32 @@ pub(super) async fn instances(
     question: Asked,
 ) -> Answered {
     let question = asked(question)?;
-    let (reading, passing) = (Some(question.reading()?), question.is_passing()?);
-    let from = question.from.map(|id| InstanceName { service: service.clone(), id });
-    let limit = question.limit.unwrap_or(0);
-    let listed =
-        client(&slot)?.list_instances(ListInstancesRequest { reading, service, from, limit }).await?;
-    let wanted = listed.instances.iter().filter(|instance| !passing || health(instance) == Health::Passing);
-    let mut body = json!({
-        "revision": listed.revision,
-        "instances": wanted.map(instance_to_json).collect::<Vec<_>>(),
-    });
-    if let Some(next) = listed.next {
-        body["next"] = json!(next.id);
+    let (reading, passing) = (question.reading()?, question.is_passing()?);
+    let page = ListInstancesRequest {
+        reading: Some(Reading { stale: reading.stale, ..Reading::default() }),
+        service: service.clone(),
+        from: question.from.clone().map(|id| InstanceName { service, id }),
+        limit: question.limit.unwrap_or(0),
+    };
+    let client = client(&slot)?;
+    if question.waits() {
+        let news = ListInstancesRequest { reading: Some(reading), limit: 1, ..page.clone() };
+        client.list_instances(news).await?;
     }
-    Ok(ok(listed.revision, &body))
+    let listed = async {
+        let listed = client.list_instances(page).await?;
+        let is_wanted = |instance: &&Instance| !passing || health(instance) == Health::Passing;
+        let wanted = listed.instances.iter().filter(is_wanted);
+        let mut body = json!({
+            "revision": listed.revision,
+            "instances": wanted.map(instance_to_json).collect::<Vec<_>>(),
+        });
+        if let Some(next) = listed.next {
+            body["next"] = json!(next.id);
+        }
+        Ok(ok(listed.revision, &body))
+    };
+    in_turn(listed).await
 }
 
 pub(super) async fn instance(

@@ -60,18 +60,21 @@ enum Class {
     Served,
     Redirected,
     Refused,
+    /// What this store does not do, whoever asks for it: the client's doing, whatever HTTP calls it.
+    Unknown,
     Failed,
     Left,
     Cut,
 }
 
 impl Class {
-    const NAMES: [&str; 6] = ["2xx", "3xx", "4xx", "5xx", "left", "cut"];
+    const NAMES: [&str; 7] = ["2xx", "3xx", "4xx", "501", "5xx", "left", "cut"];
 
     fn of(end: End, status: Option<StatusCode>) -> Class {
         match (end, status) {
             (End::Left, _) | (End::Done, None) => Class::Left,
             (End::Cut, _) => Class::Cut,
+            (End::Done, Some(StatusCode::NOT_IMPLEMENTED)) => Class::Unknown,
             (End::Done, Some(status)) if status.is_server_error() => Class::Failed,
             (End::Done, Some(status)) if status.is_client_error() => Class::Refused,
             (End::Done, Some(status)) if status.is_redirection() => Class::Redirected,

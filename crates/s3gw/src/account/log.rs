@@ -41,6 +41,9 @@ pub struct RequestLog {
 /// A line to be written; `None`: the writer is to look at the flags beside the queue, `reopen` and `close`.
 type Order = Option<Line>;
 
+/// A look whether the file system has room for more lines, and why not.
+type HasRoom = Box<dyn Fn() -> io::Result<()> + Send>;
+
 #[derive(Default)]
 struct Shared {
     lines: Counter,
@@ -51,13 +54,20 @@ struct Shared {
 }
 
 impl RequestLog {
-    /// Opens the log's file, or makes it for its owner alone. What is in it stays.
-    pub fn open(path: &Path) -> io::Result<RequestLog> {
+    /// Opens the log's file, or makes it for its owner alone. What is in it stays. Nothing is written while
+    /// `has_room` says so: anybody may make requests, and others keep what matters on the same disk.
+    pub fn open(path: &Path, has_room: HasRoom) -> io::Result<RequestLog> {
         let file = open_file(path)?;
         let (orders, queue) = sync_channel(QUEUE_MAX);
         let shared = Arc::<Shared>::default();
-        let writer =
-            Writer { path: path.to_owned(), file, shared: shared.clone(), failing: false, torn: false };
+        let writer = Writer {
+            path: path.to_owned(),
+            file,
+            has_room,
+            shared: shared.clone(),
+            failing: false,
+            torn: false,
+        };
         let thread = std::thread::Builder::new().name("s3-request-log".to_owned());
         let writer = thread.spawn(move || writer.run(&queue))?;
         Ok(RequestLog { path: path.to_owned(), orders, shared, writer: Mutex::new(Some(writer)) })
@@ -128,6 +138,7 @@ fn open_file(path: &Path) -> io::Result<File> {
 struct Writer {
     path: PathBuf,
     file: File,
+    has_room: HasRoom,
     shared: Arc<Shared>,
     /// True when writing has failed since the last round that was written.
     failing: bool,
@@ -181,7 +192,7 @@ impl Writer {
         if lines == 0 {
             return;
         }
-        let (written, error) = match self.mend() {
+        let (written, error) = match (self.has_room)().and_then(|()| self.mend()) {
             Ok(()) => write_as_far(&mut self.file, text),
             Err(error) => (0, Some(error)),
         };

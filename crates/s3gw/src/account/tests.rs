@@ -7,11 +7,12 @@ use futures::StreamExt;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
 fn open(log: &Path) -> Arc<Accounts> {
-    Accounts::new(Some(RequestLog::open(log).unwrap()))
+    Accounts::new(Some(RequestLog::open(log, Box::new(|| Ok(()))).unwrap()))
 }
 
 fn account(accounts: &Arc<Accounts>, path: &str) -> Account {
@@ -180,9 +181,30 @@ async fn a_full_disk_costs_lines_and_no_request() {
     assert!(exposed(&accounts).contains("flotilla_s3_request_log_lost_total{reason=\"queue\"} 1\n"));
 }
 
+/// Anybody may have lines written, and SCM may keep what it knows on the same disk.
+#[tokio::test]
+async fn the_room_that_others_need_is_left_to_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let has_room = Arc::new(AtomicBool::new(false));
+    let asked = has_room.clone();
+    let look = move || match asked.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => Err(std::io::Error::from(std::io::ErrorKind::StorageFull)),
+    };
+    let accounts = Accounts::new(Some(RequestLog::open(&path, Box::new(look)).unwrap()));
+    drop(account(&accounts, "/b/left"));
+    let lost = "flotilla_s3_request_log_lost_total{reason=\"file\"} 1\n";
+    wait_until(|| exposed(&accounts).contains(lost)).await;
+    has_room.store(true, Ordering::Relaxed);
+    drop(account(&accounts, "/b/written"));
+    let lines = lines(&accounts).await;
+    assert_eq!(lines.len(), 1, "{lines:?}");
+}
+
 #[test]
 fn a_pipe_or_a_directory_is_no_log() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(RequestLog::open(dir.path()).is_err());
-    assert!(RequestLog::open(&dir.path().join("missing/log")).is_err());
+    assert!(RequestLog::open(dir.path(), Box::new(|| Ok(()))).is_err());
+    assert!(RequestLog::open(&dir.path().join("missing/log"), Box::new(|| Ok(()))).is_err());
 }

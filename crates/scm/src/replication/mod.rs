@@ -223,7 +223,7 @@ fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
         }
         Order::Check { container, asked_ms } => {
             let replica = nodes.replicas().get(*container, node);
-            replica.is_none_or(|replica| replica.checked_ms >= *asked_ms || !replica.unhealthy.is_empty())
+            replica.is_none_or(|replica| replica.checked_ms == *asked_ms || !replica.unhealthy.is_empty())
         }
         Order::MoveLeader { pipeline, to_replica } => {
             let Some(record) = tables.pipeline(*pipeline) else { return true };

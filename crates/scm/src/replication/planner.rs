@@ -559,8 +559,9 @@ fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limit
 /// have the one block that it turns out to lack. Its hash is of the heads of its records alone.
 fn unread_single(sorted: &Sorted<'_>, limits: &Limits<'_>) -> Option<NodeId> {
     let [(node, replica)] = sorted.firm[..] else { return None };
-    let age = limits.now_ms.saturating_sub(replica.checked_ms);
-    let was_read = replica.checked_ms != 0 && u128::from(age) < CHECK_COUNTS_FOR.as_millis();
+    // What was asked for by a clock that was ahead has no age.
+    let age = limits.now_ms.checked_sub(replica.checked_ms).filter(|_| replica.checked_ms != 0);
+    let was_read = age.is_some_and(|age| u128::from(age) < CHECK_COUNTS_FOR.as_millis());
     (!was_read).then_some(node)
 }
 
