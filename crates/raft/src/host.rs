@@ -5,6 +5,7 @@ use crate::adapter::terms::TermLimit;
 use crate::counts::{Counts, HostCounts};
 use crate::group::everywhere::Everywhere;
 use crate::group::parked::{ApplyWaits, Waits};
+use crate::group::standstill::Standstill;
 use crate::group::status::{GroupStatus, publish};
 use crate::group::{Group, GroupInner, campaign};
 use crate::idle::doze::Doze;
@@ -258,6 +259,7 @@ impl RaftHost {
             apply_waits,
             waits_max: options.waits_max,
             everywhere: Everywhere::default(),
+            standstill: Standstill::default(),
             reads: self.inner.reads.clone(),
             reads_max: options.reads_max,
             leader_asked: Default::default(),
@@ -349,6 +351,7 @@ async fn look_after(open_groups: Arc<OpenGroups>) {
     loop {
         let intervals = open_groups.all().into_iter().map(|group| {
             group.doze().look();
+            group.look_whether_it_stands();
             group.doze().look_interval()
         });
         let interval = intervals.min().unwrap_or(LOOK_INTERVAL_MAX);

@@ -3,6 +3,7 @@ pub(crate) mod parked;
 pub(crate) mod proposal;
 pub(crate) mod reads;
 pub(crate) mod rounds;
+pub(crate) mod standstill;
 pub(crate) mod status;
 pub(crate) mod transfer;
 pub(crate) mod waiting;
@@ -15,6 +16,7 @@ use crate::counts::{Counts, Share};
 use crate::group::everywhere::Everywhere;
 use crate::group::parked::{ApplyWaits, Awaited, OVER, Waits};
 use crate::group::rounds::LeaderAsked;
+use crate::group::standstill::Standstill;
 use crate::idle::doze::Doze;
 use crate::log::room_wait::RoomWait;
 use crate::log::unserved::Unserved;
@@ -67,6 +69,7 @@ pub(crate) struct GroupInner {
     pub(crate) apply_waits: ApplyWaits,
     pub(crate) waits_max: usize,
     pub(crate) everywhere: Everywhere,
+    pub(crate) standstill: Standstill,
     /// Room of the whole host for reads whose leader is being confirmed.
     pub(crate) reads: Arc<Semaphore>,
     pub(crate) reads_max: usize,

@@ -1,4 +1,5 @@
 use crate::cluster::{Cluster, DEADLINE, PATIENT, body, eventually, pipeline};
+use crate::ledger::HANGS;
 use flotilla_raft::{Command, ProposeError, Role};
 use std::time::Duration;
 use types::Payload;
@@ -150,5 +151,35 @@ async fn a_follower_that_is_down_is_not_asked_in_a_loop() {
         connections += 1;
     }
     assert!(connections < 200, "{connections} connections in 2 s");
+    cluster.stop().await;
+}
+
+/// Its disk hangs under what it has committed, and its heartbeats go on.
+#[allow(clippy::disallowed_methods)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_that_applies_nothing_lets_another_one_lead() {
+    let group = pipeline(1);
+    let mut cluster = Cluster::start().await;
+    cluster.open(group).await;
+    cluster.apply(group, "before".into(), Payload::default()).await;
+    let old = cluster.leader(group).await;
+    let hangs = cluster.nodes[old].dir.join(HANGS);
+    std::fs::write(&hangs, "").unwrap();
+    let leading = cluster.group(old, group);
+    let asked = tokio::spawn(async move {
+        leading.apply(Command { meta: "hang".into(), ..Command::default() }).await.map(|done| done.id)
+    });
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    let leads = |n: usize| n != old && cluster.group(n, group).status().role == Role::Leader;
+    while !(0..3).any(leads) {
+        assert!(tokio::time::Instant::now() < deadline, "it leads on, and applies nothing");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let new = (0..3).find(|n| leads(*n)).expect("somebody led a moment ago");
+    let command = Command { meta: "after".into(), ..Command::default() };
+    let last = cluster.group(new, group).apply(command).await.expect("two are a majority").id.index;
+    std::fs::remove_file(&hangs).unwrap();
+    cluster.assert_same(group, last).await;
+    drop(asked.await);
     cluster.stop().await;
 }

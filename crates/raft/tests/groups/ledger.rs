@@ -2,14 +2,19 @@ use bytes::Bytes;
 use disk::RealDisk;
 use flotilla_raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, DbGenerations, DbOptions};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-/// A state machine that remembers a digest of all commands in order, and those whole that begin with `keep`.
+/// A state machine that remembers a digest of all commands in order, and those whole that begin with `keep`. One
+/// that begins with `hang` is not applied while the file [`HANGS`] is in the node's directory.
 pub(crate) struct Ledger {
     dbs: Arc<DbGenerations>,
+    hangs: PathBuf,
     has_snapshots: bool,
 }
 
+pub(crate) const HANGS: &str = "hangs";
 const APPLIED: &[u8] = b"applied";
 const DIGEST: &[u8] = b"digest";
 const COUNT: &[u8] = b"count";
@@ -17,7 +22,8 @@ const COUNT: &[u8] = b"count";
 impl Ledger {
     pub(crate) async fn open(disk: &Arc<RealDisk>, dir: &str, has_snapshots: bool) -> Ledger {
         let dbs = DbGenerations::open(disk.clone(), dir, &DbOptions::default(), APPLIED).await;
-        Ledger { dbs: Arc::new(dbs.expect("open the ledger's database")), has_snapshots }
+        let hangs = disk.root().join(HANGS);
+        Ledger { dbs: Arc::new(dbs.expect("open the ledger's database")), hangs, has_snapshots }
     }
 
     pub(crate) fn view(&self) -> LedgerView {
@@ -74,6 +80,9 @@ impl StateMachine for Ledger {
             );
             if command.meta.starts_with(b"fail") {
                 anyhow::bail!("told to fail");
+            }
+            while command.meta.starts_with(b"hang") && self.hangs.exists() {
+                std::thread::sleep(Duration::from_millis(20));
             }
             if command.meta.starts_with(b"keep") {
                 write.put(format!("kept {}", command.id.index.0), &command.meta);
