@@ -528,7 +528,9 @@ fn open_accounts(request_log: Option<&Path>) -> anyhow::Result<Arc<Accounts>> {
 
 /// Whether the request log may grow.
 fn has_room_for_requests(log: &Path) -> io::Result<()> {
-    let space = disk::space(log)?;
+    // Of the directory: the file has no name between a rotation and SIGHUP.
+    let space =
+        disk::space(log.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
     let kept_bytes = LEFT_BY_REQUEST_LOG_BYTES.min(space.capacity_bytes / 10);
     match space.free_bytes < kept_bytes {
         true => Err(io::Error::new(

@@ -29,7 +29,13 @@ pub(crate) struct Closing {
     faults: HashMap<(PipelineId, NodeId), Instant>,
     leaderless: HashMap<PipelineId, Instant>,
     closing: HashMap<PipelineId, Instant>,
+    /// The moment at which a new pipeline last found too few places.
+    lacked_places: Option<Instant>,
 }
+
+/// The time within which a leader comes to its pipeline's last roll, in times of
+/// [`ClosingGraces::quasi_close`].
+const ROLLS_WITHIN: u32 = 10;
 
 /// A member's relation to the end of its pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,13 +48,22 @@ enum Ending {
 
 impl Closing {
     pub(crate) fn new(graces: ClosingGraces) -> Closing {
-        Closing { graces, faults: HashMap::new(), leaderless: HashMap::new(), closing: HashMap::new() }
+        Closing {
+            graces,
+            faults: HashMap::new(),
+            leaderless: HashMap::new(),
+            closing: HashMap::new(),
+            lacked_places: None,
+        }
     }
 
     /// The commands that are due now. In safe mode nothing new closes, what closes goes on.
     pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<Command> {
         let (pipelines, now) = (world.unended_pipelines(), world.now);
         self.observe(pipelines, now);
+        if !world.has_places() {
+            self.lacked_places = Some(now);
+        }
         let of_pipeline = |pipeline: &PipelineView<'_>| match is_live(pipeline.record) {
             true if world.in_safe_mode => None,
             true => self.close(pipeline, world),
@@ -104,7 +119,10 @@ impl Closing {
     fn loss(&self, pipeline: &PipelineView<'_>, world: &World<'_>) -> Option<String> {
         let mut lost = pipeline.members.iter().filter_map(|member| self.lost(pipeline, member, world.now));
         let first = lost.next()?;
-        (lost.count() + 1 + MAJORITY > MEMBERS || world.has_places()).then_some(first)
+        // A disk that is full now and then, or a node that comes and goes, is no place.
+        let has_places =
+            self.lacked_places.is_none_or(|at| lasts(Some(&at), world.now, self.graces.member_fault));
+        (lost.count() + 1 + MAJORITY > MEMBERS || has_places).then_some(first)
     }
 
     /// Why the pipeline cannot count on a member any more.
@@ -124,7 +142,7 @@ impl Closing {
         let id = PipelineId(record.pipeline);
         let is_rolled = || pipeline.members.iter().any(MemberView::has_applied_the_end);
         let is_stuck = lasts(self.leaderless.get(&id), now, grace)
-            || lasts(self.closing.get(&id), now, 10 * grace) && !is_rolled();
+            || lasts(self.closing.get(&id), now, ROLLS_WITHIN * grace) && !is_rolled();
         let due = record.state() == PipelineState::PipelineClosing && is_stuck;
         due.then_some(Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline: record.pipeline }))
     }
@@ -335,7 +353,8 @@ mod tests {
         assert_eq!(fixture.wait(59, &[2], 0), []);
         assert_eq!(fixture.wait(100, &[1, 2], 2), []);
         fixture.has_fourth = true;
-        closes(&fixture.decide(), "node 3 is dead");
+        assert_eq!(fixture.wait(29, &[1, 2], 2), [], "it may go again");
+        closes(&fixture.wait(1, &[1, 2], 2), "node 3 is dead");
 
         let mut fixture = Fixture::new();
         fixture.has_fourth = false;

@@ -80,11 +80,11 @@ fn best_move(world: &World<'_>, moved_lately: impl Fn(PipelineId) -> bool) -> Op
         let may_lead = |member: &&MemberView<'_>| member.node_id() != from && may_lead(view, member, from);
         let fit = view.members.iter().filter(may_lead).map(|member| member.member);
         let to = fit.min_by_key(|member| (excess(NodeId(member.node)), member.node))?;
-        // A leader without room refuses all writes, whatever its share.
+        // A leader without room refuses all writes, whatever its share, and whatever was moved lately.
         let is_stuck = view.member_on(from).is_some_and(|member| member.disk_is_full);
         let gain = if is_stuck { i64::MAX } else { excess(from) - excess(NodeId(to.node)) };
         // Moving one leader changes the difference by six: less than four would only swap.
-        let is_due = gain > 3 && !moved_lately(pipeline);
+        let is_due = is_stuck || gain > 3 && !moved_lately(pipeline);
         is_due.then_some((gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
     };
     let moves = led.into_iter().filter_map(of_pipeline);

@@ -250,7 +250,7 @@ fn tell(command: &Command) {
             info!(pipeline = close.pipeline, reason = %close.reason, "pipeline closes");
         }
         Command::QuasiClosePipeline(close) => {
-            warn!(pipeline = close.pipeline, "nobody leads it: its members end by themselves");
+            warn!(pipeline = close.pipeline, "nobody leads it to its end: its members end by themselves");
         }
         Command::EndPipeline(end) => info!(pipeline = end.pipeline, "pipeline is over"),
         Command::CloseContainers(settled) => tell_settled(settled),

@@ -216,6 +216,20 @@ async fn what_a_failed_sync_has_lost_is_no_replica() {
     );
 }
 
+/// An error cut the deletion of a copy short, before the first of its files went.
+#[tokio::test]
+async fn a_copy_that_is_being_deleted_does_not_become_a_replica_again() {
+    let source = Source::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path()).await;
+    let real: Arc<dyn Disk> = disk.real.clone();
+    source.copy(&real, &disk.index).await.unwrap();
+    disk.index.begin_deletion(FIRST).unwrap();
+    recover(&real, &disk.index).await.unwrap();
+    assert!(disk.index.container(FIRST).unwrap().is_none());
+    assert_eq!(disk.index.deletions().unwrap(), [FIRST]);
+}
+
 #[tokio::test]
 async fn what_is_not_as_said_never_becomes_a_replica() {
     let check = async |damage: &dyn Fn(&mut Source), says: &str| {

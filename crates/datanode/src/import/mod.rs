@@ -53,8 +53,10 @@ pub(crate) async fn take_in(
 /// Indexes containers whose import a crash interrupted after they were published. To be called before
 /// anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Result<()> {
-    let known = index.with(|index| index.containers()).await?;
-    let known: BTreeSet<ContainerId> = known.into_iter().map(|(container, _)| container).collect();
+    let (rows, deletions) = index.with(|index| Ok((index.containers()?, index.deletions()?))).await?;
+    // A replica whose files could not be deleted yet has no row either.
+    let known: BTreeSet<ContainerId> =
+        rows.into_iter().map(|(container, _)| container).chain(deletions).collect();
     let owners = raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")?;
     for container in owners.into_iter().map(|owner| ContainerId(owner.0)) {
         if known.contains(&container) {

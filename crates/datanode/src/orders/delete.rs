@@ -20,8 +20,8 @@ use types::{ContainerId, DiskId, OwnerId};
 
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
 /// while may have it besides the disk that it was copied to meanwhile: then it goes from both where the two are the
-/// same. Another one, or one that is whole where this is not, may be the last that has what the container lacks, and SCM
-/// has never heard of it: it is told of from then on.
+/// same. Another one, or one that is whole where this is not, may be the last that has what the container
+/// lacks, and SCM has never heard of it: it is told of from then on.
 pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
     let mut left = Vec::new();
     let deleted = delete_those(means, container, run, &mut left).await;

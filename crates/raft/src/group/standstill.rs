@@ -1,5 +1,6 @@
-//! A leader that does not come on though the others do lets one of them lead: its disk hangs, and whoever waits
-//! for what it applies waits for as long. Its heartbeats go out all the while, so that nobody else would stand.
+//! A leader that does not come on though the others do lets one of them lead: its disk hangs, and whoever
+//! waits for what it applies waits for as long. Its heartbeats go out all the while, so that nobody else
+//! would stand.
 
 use crate::Role;
 use crate::group::Group;
@@ -37,11 +38,13 @@ impl Standstill {
 }
 
 impl Group {
-    /// Looks whether this leader stands still, from time to time.
+    /// Looks whether this leader stands still, from time to time. One that waits for room on a full disk
+    /// stays: where nobody has any the lead would go round, and SCM moves it where somebody has.
     pub(crate) fn look_whether_it_stands(&self) {
         let applied = *self.inner.applied.borrow();
-        if self.inner.standstill.is_due(applied, self.others_have_more_than(applied)) {
-            warn!(group = %self.id(), ?applied, "nothing is applied here that the others have: another member is to lead");
+        let is_due = self.inner.standstill.is_due(applied, self.others_have_more_than(applied));
+        if is_due && self.log().space().check_space(1).is_ok() {
+            warn!(group = %self.id(), ?applied, "the others have what is not applied here: one of them is to lead");
             let group = self.clone();
             tokio::spawn(async move { group.hand_over(2 * group.election_max()).await });
         }

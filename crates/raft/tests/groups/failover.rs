@@ -154,7 +154,7 @@ async fn a_follower_that_is_down_is_not_asked_in_a_loop() {
     cluster.stop().await;
 }
 
-/// Its disk hangs under what it has committed, and its heartbeats go on.
+/// The leader's disk hangs under what is committed, and its heartbeats go on.
 #[allow(clippy::disallowed_methods)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_leader_that_applies_nothing_lets_another_one_lead() {

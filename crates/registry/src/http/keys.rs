@@ -73,7 +73,7 @@ async fn list(slot: &Slot, key: String, question: &Question) -> Answered {
         }
         Ok(ok(read.revision, &body))
     };
-    in_turn(listed).await
+    in_turn(reading.stale, listed).await
 }
 
 pub(super) async fn put(

@@ -48,10 +48,12 @@ const WAITS_BYTES_MAX: usize = 2048 * WAIT_BYTES;
 const WAIT_BYTES: usize = 16 << 10;
 
 /// The lists that are asked for and made into JSON at a time, in this process: some megabytes each, which count
-/// nowhere until they are an answer.
+/// nowhere until they are an answer. Those that any member of SCM may answer have turns of their own: they are
+/// wanted when nobody leads.
 static LISTS: Semaphore = Semaphore::const_new(4);
-/// The time for which a list waits for others. One takes some milliseconds.
-const LIST_WAITS_MAX: Duration = Duration::from_secs(5);
+static STALE_LISTS: Semaphore = Semaphore::const_new(2);
+/// The time for which a list waits for others, and then for its answer. One takes some milliseconds.
+const LIST_TURN_MAX: Duration = Duration::from_secs(5);
 
 /// The client to ask, once the process knows whom.
 pub type Slot = Arc<OnceLock<RegistryClient>>;
@@ -152,12 +154,18 @@ async fn kept(State(memory): State<BodyMemory>, request: Request, next: Next) ->
 }
 
 /// Makes the answer to a list when it is its turn. What may have to wait for news must have waited.
-async fn in_turn(answer: impl Future<Output = Answered>) -> Answered {
-    let turn = timeout(LIST_WAITS_MAX, LISTS.acquire()).await;
-    let Ok(_turn) = turn else {
+async fn in_turn(is_stale: bool, answer: impl Future<Output = Answered>) -> Answered {
+    let turns = if is_stale { &STALE_LISTS } else { &LISTS };
+    let Ok(_turn) = timeout(LIST_TURN_MAX, turns.acquire()).await else {
         return Err(Failure::new(Code::Busy, "too many lists are asked for here: ask again, later").into());
     };
-    answer.await
+    timeout(LIST_TURN_MAX, answer).await.unwrap_or_else(|_| {
+        Err(Failure::new(
+            Code::Unavailable,
+            "SCM has not answered: ask again, with ?stale for what may be old",
+        )
+        .into())
+    })
 }
 
 /// The client of a process; an error while it has none.

@@ -23,18 +23,28 @@ pub(super) fn asked(question: Asked) -> Result<Question, Failure> {
 }
 
 pub(super) async fn list(State(slot): State<Slot>, question: Asked) -> Answered {
-    let reading = asked(question)?.reading()?;
-    let listed = client(&slot)?.services(reading).await?;
-    let services = listed.services.iter().map(|summary| {
-        json!({
-            "service": summary.service,
-            "passing": summary.passing,
-            "warning": summary.warning,
-            "critical": summary.critical,
-        })
-    });
-    let body = json!({ "revision": listed.revision, "services": services.collect::<Vec<_>>() });
-    Ok(ok(listed.revision, &body))
+    let question = asked(question)?;
+    let (reading, client) = (question.reading()?, client(&slot)?);
+    let now = Reading { stale: reading.stale, ..Reading::default() };
+    if question.waits() {
+        let news =
+            ListInstancesRequest { reading: Some(reading), limit: 1, ..ListInstancesRequest::default() };
+        client.list_instances(news).await?;
+    }
+    let listed = async {
+        let listed = client.services(now).await?;
+        let services = listed.services.iter().map(|summary| {
+            json!({
+                "service": summary.service,
+                "passing": summary.passing,
+                "warning": summary.warning,
+                "critical": summary.critical,
+            })
+        });
+        let body = json!({ "revision": listed.revision, "services": services.collect::<Vec<_>>() });
+        Ok(ok(listed.revision, &body))
+    };
+    in_turn(reading.stale, listed).await
 }
 
 pub(super) async fn instances(
@@ -68,7 +78,7 @@ pub(super) async fn instances(
         }
         Ok(ok(listed.revision, &body))
     };
-    in_turn(listed).await
+    in_turn(reading.stale, listed).await
 }
 
 pub(super) async fn instance(

@@ -104,7 +104,7 @@ async fn are_open(drill: &Drill, count: usize) -> Result<(), String> {
 }
 
 /// The node leads all of these, as SCM has it; those that it does not are told to move.
-fn leads(drill: &Drill, node: u64, pipelines: &[Pipeline]) -> Result<(), String> {
+pub(super) fn leads(drill: &Drill, node: u64, pipelines: &[Pipeline]) -> Result<(), String> {
     let scm = &drill.cluster.scm_address;
     let listed = admin_once(scm, &["pipeline", "list"])?;
     let listed = listed.as_array().ok_or("no list")?;
