@@ -29,7 +29,7 @@ pub(crate) struct Closing {
     faults: HashMap<(PipelineId, NodeId), Instant>,
     leaderless: HashMap<PipelineId, Instant>,
     closing: HashMap<PipelineId, Instant>,
-    /// The moment at which a new pipeline last found too few places.
+    /// The moment at which there were last too few places for another pipeline in a broken one's stead.
     lacked_places: Option<Instant>,
 }
 
@@ -61,7 +61,11 @@ impl Closing {
     pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<Command> {
         let (pipelines, now) = (world.unended_pipelines(), world.now);
         self.observe(pipelines, now);
-        if !world.has_places() {
+        let is_broken = |pipeline: &PipelineView<'_>| {
+            is_live(pipeline.record)
+                && pipeline.members.iter().any(|member| self.lost(pipeline, member, now).is_some())
+        };
+        if pipelines.iter().any(is_broken) && !world.has_places() {
             self.lacked_places = Some(now);
         }
         let of_pipeline = |pipeline: &PipelineView<'_>| match is_live(pipeline.record) {
