@@ -229,6 +229,11 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Whether this replica leads, as far as it knows.
+    pub(crate) fn is_leader(&self) -> bool {
+        self.group.status().role == Role::Leader
+    }
+
     /// Whether this replica leads, and commits what it is given.
     pub(crate) fn leads(&self) -> bool {
         let GroupStatus { role, last, applied, .. } = self.group.status();

@@ -1,7 +1,7 @@
 //! Each OM leads its share of the groups of names. Leading costs most of what a group costs, and after
 //! restarts one OM leads everything.
 
-use crate::om_view::{OmLeader, is_well, leader};
+use crate::om_view::{OmLeader, is_well, lacks_room, leader};
 use crate::tables::OmReplica;
 use crate::world::World;
 use std::collections::BTreeMap;
@@ -19,13 +19,17 @@ pub(crate) struct OmSuccession {
     pub(crate) replica: u64,
 }
 
-/// The moves away from OMs whose disks take nothing: such a leader commits nothing. It stays where no other voter has
-/// room, since who follows it could not even answer questions.
+/// The moves away from OMs whose disks take nothing: such a leader commits nothing. It stays where those with
+/// room are no majority: who follows it could not commit the first entry of its term, and not even answer
+/// questions.
 pub(crate) fn plan_from_full(world: &World<'_>) -> Vec<OmSuccession> {
     let led = led(world);
     let mut leads = Leads::of(&led);
     let is_stuck = |(group, leader): &&(u64, OmLeader<'_>)| {
-        world.oms.is_full(leader.om) && world.oms.successor(*group, world.now).is_none()
+        let record = world.tables.om_group(*group);
+        world.oms.is_full(leader.om)
+            && record.is_some_and(|record| !lacks_room(world, record))
+            && world.oms.successor(*group, world.now).is_none()
     };
     let mut moves = Vec::new();
     for (group, leader) in led.iter().filter(is_stuck) {
@@ -224,11 +228,11 @@ mod tests {
             moves.iter().map(|next| (next.group, next.replica % 10)).collect()
         };
         assert_eq!(om(plan(&oms, start)), [(0, 3), (1, 2), (2, 3)], "evenly");
-        oms.hear_full(NodeId(3), true);
-        assert_eq!(om(plan(&oms, start)), [(0, 2), (1, 2), (2, 2)]);
         let until = start + Duration::from_secs(15);
-        oms.wish(0, replica(0, 2), until);
-        assert_eq!(om(plan(&oms, start)), [(1, 2), (2, 2)], "what is under way is not begun again");
+        oms.wish(0, replica(0, 3), until);
+        assert_eq!(om(plan(&oms, start)), [(1, 3), (2, 2)], "what is under way is not begun again");
+        oms.hear_full(NodeId(3), true);
+        assert_eq!(plan(&oms, start), [], "one with room could commit nothing");
         oms.hear_full(NodeId(2), true);
         assert_eq!(plan(&oms, start), [], "nobody can lead better");
     }

@@ -1,12 +1,16 @@
 //! New pipelines: created where there is room, open once they have a leader.
 
 use crate::leader::Leader;
-use crate::member_view::MEMBERS;
+use crate::member_view::{MAJORITY, MEMBERS};
 use crate::placement::{self, DiskLoad, Existing, NodeLoad, Place};
+use crate::tables::duty;
 use crate::world::{Places, World};
 use bytes::Bytes;
 use proto::Failure;
-use proto::scm::{CreatePipelineCommand, PipelinePlace, PipelineState, scm_command::Command};
+use proto::scm::{
+    CreatePipelineCommand, NodeDuty, NodeRecord, NodeState, PipelinePlace, PipelineState,
+    scm_command::Command,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -98,9 +102,11 @@ pub(crate) fn creation(places: [Place; MEMBERS]) -> CreatePipelineCommand {
     CreatePipelineCommand { places: places.into() }
 }
 
-/// The healthy nodes in service with their disks that work, with the pipelines they carry.
+/// The healthy nodes in service with their disks that work, with the pipelines they carry. Where two are left,
+/// a third one that is dead, or has no disk that works, is a member beside them: two take what is written, and
+/// it may come back.
 fn loads(world: &World<'_>) -> (Vec<NodeLoad>, Existing) {
-    let tables = world.tables;
+    let World { tables, nodes, now, .. } = *world;
     let mut per_disk: HashMap<&Bytes, u32> = HashMap::new();
     let mut existing = Existing::new();
     for record in tables.live_pipelines() {
@@ -110,15 +116,37 @@ fn loads(world: &World<'_>) -> (Vec<NodeLoad>, Existing) {
         }
     }
     let racks = tables.racks().numbers();
-    let loads = world.places().map(|Places { node, record, disks }| {
-        let disks = disks.into_iter().map(|disk| DiskLoad {
-            disk: disk.disk.clone(),
-            pipelines: per_disk.get(&disk.disk).copied().unwrap_or(0),
-            free_bytes: disk.free_bytes,
+    let load = |node: NodeId, record: &NodeRecord, disks: Vec<(&Bytes, u64)>| {
+        let disks = disks.into_iter().map(|(disk, free_bytes)| DiskLoad {
+            disk: disk.clone(),
+            pipelines: per_disk.get(disk).copied().unwrap_or(0),
+            free_bytes,
         });
         NodeLoad { node, rack: racks[tables.racks().of(record)], disks: disks.collect() }
+    };
+    let places = world.places().map(|Places { node, record, disks }| {
+        load(node, record, disks.into_iter().map(|disk| (&disk.disk, disk.free_bytes)).collect())
     });
-    (loads.collect(), existing)
+    let mut loads: Vec<NodeLoad> = places.collect();
+    if loads.len() == MAJORITY {
+        let is_away = |node: &NodeId| match nodes.state(*node, now) {
+            NodeState::NodeDead => true,
+            NodeState::NodeHealthy => !nodes.disks(*node).is_empty(),
+            _ => false,
+        };
+        let others = tables.nodes().iter().filter(|(node, record)| {
+            duty(record) == NodeDuty::NodeInService
+                && loads.iter().all(|load| load.node != **node)
+                && is_away(node)
+        });
+        let third = others.max_by_key(|(node, _)| nodes.seen(**node));
+        loads.extend(
+            third.map(|(&node, record)| {
+                load(node, record, record.disks.iter().map(|disk| (disk, 0)).collect())
+            }),
+        );
+    }
+    (loads, existing)
 }
 
 /// Allocated pipelines that were seen with a leader.
@@ -137,6 +165,29 @@ mod tests {
     use proto::scm::{DiskReport, DiskState};
 
     const DELAY: Duration = Duration::from_millis(200);
+
+    /// Three nodes, of which one is dead for good, when another one was away for long, so that all pipelines
+    /// closed, and is back.
+    #[test]
+    fn a_dead_node_is_the_third_where_two_are_left() {
+        let (tables, start) = (three_nodes(), Instant::now());
+        let [stale_after, dead_after] = [5, 60].map(Duration::from_secs);
+        let mut nodes = Nodes::new(Silence { stale_after, dead_after, disk_lost_after: dead_after }, start);
+        let mut planned = |healthy: &[u64], after: Duration| {
+            for &node in healthy {
+                let (disk, state) = (disk(node, 0), DiskState::Works as i32);
+                let here = DiskReport { disk, state, free_bytes: 1 << 40, ..DiskReport::default() };
+                nodes.see(NodeId(node), vec![here], start + after);
+            }
+            let world = World::at(&tables, &nodes, start + after);
+            let (loads, existing) = loads(&world);
+            placement::plan(loads, &existing, 2, 10).len()
+        };
+        assert_eq!(planned(&[1, 2], Duration::from_secs(59)), 0, "the third may come by itself");
+        assert_eq!(planned(&[1, 2], Duration::from_secs(60)), 2);
+        assert_eq!(planned(&[1], Duration::from_secs(200)), 0, "one is no majority");
+        assert_eq!(planned(&[1, 2, 3], Duration::from_secs(300)), 2);
+    }
 
     /// A pipeline that could not be created, since SCM's own disk is full, must not be tried again without a
     /// pause.

@@ -219,7 +219,11 @@ impl WriteStream {
         self.check_goes_on(pipeline, &name)?;
         let command = check(chunk)?;
         *bytes = Some(self.reserve(command.body.len(), &pipeline.bodies).await?);
-        pipeline.takes_chunks(self.served.options.container_refuse_bytes())?;
+        match pipeline.takes_chunks(self.served.options.container_refuse_bytes()) {
+            // Whoever leads has room, perhaps: it is the leader's disk that counts, and this answer says who that is.
+            Err(Failure { code: Code::DiskFull | Code::DiskFailed, .. }) if !pipeline.is_leader() => {}
+            taken => taken?,
+        }
         let proposed = pipeline.group.propose(command).await;
         let proposed = proposed.map_err(|failure| propose_failure(failure, &self.served.addresses))?;
         Ok(Outcome::Proposed(pipeline.under_way.add(name, proposed)))

@@ -18,7 +18,7 @@ pub(super) const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// Silence after which SCM relies on a node no more.
 const STALE_AFTER: Duration = Duration::from_secs(3);
 /// The time for which a pipeline that closes may be without a leader until its members end by themselves.
-const QUASI_CLOSE_AFTER: Duration = Duration::from_secs(10);
+pub(super) const QUASI_CLOSE_AFTER: Duration = Duration::from_secs(10);
 /// The time for which a disk or a group may be broken until SCM replaces it.
 pub(super) const FAULT_GRACE: Duration = Duration::from_secs(5);
 /// The time from the loss of something to three good replicas of everything: far more than it takes, on a

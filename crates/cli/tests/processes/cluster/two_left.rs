@@ -1,4 +1,4 @@
-use super::harness::{DEAD_AFTER, Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
+use super::harness::{DEAD_AFTER, Drill, QUASI_CLOSE_AFTER, REPAIRED_WITHIN, Setup, Shown, stood_still};
 use super::small_disk::SmallDisk;
 use super::stuck_pipelines::leads;
 use crate::drills::assert_all_there;
@@ -8,11 +8,11 @@ use std::time::Instant;
 const DISK_BYTES: u64 = 1 << 30;
 /// The datanode that is lost, or whose disk is full.
 const LOST: usize = 0;
-/// A datanode that is killed while the one is lost, and started again.
+/// A datanode that is killed while the one is lost, given up, too, and started again.
 const AGAIN: usize = 1;
 
 /// One of three datanodes is lost for good: the other two take writes for as long as it takes, also after one
-/// of them was away for a moment. With an empty one in its place everything has three good replicas.
+/// of them was away so long that all pipelines closed. With an empty one in its place everything has three good replicas.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup { datanodes: 3, ..Setup::default() }).await;
     let writers = drill.load().await;
@@ -30,7 +30,15 @@ pub(super) async fn run() -> Shown {
     assert_eq!(on_two.errors, Vec::<String>::new(), "two members are enough");
     drill.whole_or_in_trouble().await.expect("a word of what has two copies");
 
+    // Nothing can be written now, and what can end ends.
+    let again = drill.node_at(AGAIN).await;
     drill.cluster.datanodes[AGAIN].kill9();
+    let is_dead = async || match drill.state_of(again).await {
+        NodeState::NodeDead => Ok(()),
+        state => Err(format!("it is {state:?}")),
+    };
+    drill.until("a second dead node", DEAD_AFTER + REPAIRED_WITHIN, is_dead).await;
+    tokio::time::sleep(2 * QUASI_CLOSE_AFTER).await;
     drill.cluster.datanodes[AGAIN].start_again();
     drill.until("two nodes", REPAIRED_WITHIN, async || drill.healthy(2).await).await;
     let takes = async || drill.s3.put("again", vec![7; 5000]).await;
