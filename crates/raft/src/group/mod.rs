@@ -216,6 +216,11 @@ impl Group {
             return Err(ProposeError::TooLarge { bytes, limit: COMMAND_BYTES_MAX });
         }
         if let Err(full) = self.inner.log.space().check_space(bytes) {
+            // Room is the leader's matter: one elsewhere may have some.
+            let GroupStatus { role, leader, .. } = self.status();
+            if role != Role::Leader && leader.is_some() {
+                return Err(ProposeError::NotLeader { leader });
+            }
             counts.disk_full.count();
             return Err(ProposeError::DiskFull { why: full.to_string() });
         }

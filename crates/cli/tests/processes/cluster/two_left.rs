@@ -28,7 +28,8 @@ pub(super) async fn run() -> Shown {
     let still = stood_still(&writers, killed);
     let on_two = writers.stop().await;
     assert_eq!(on_two.errors, Vec::<String>::new(), "two members are enough");
-    drill.whole_or_in_trouble().await.expect("a word of what has two copies");
+    let said = async || drill.whole_or_in_trouble().await;
+    drill.until("a word of what has two copies", REPAIRED_WITHIN, said).await;
 
     // Nothing can be written now, and what can end ends.
     let again = drill.node_at(AGAIN).await;
