@@ -28,7 +28,6 @@ mod stamp;
 mod syscalls;
 
 pub use data_directory::DataDirectory;
-pub use syscalls::space;
 pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space, is_full, may_be_repeated};
 pub use link::link_dir;
@@ -38,4 +37,5 @@ pub use real_disk::{OpenDiskError, RealDisk};
 pub use record_file::{ReadRecordError, RecordFile};
 pub use small_file::{read_file, write_file_durably, write_private_file_durably};
 pub use stamp::Stamp;
+pub use syscalls::space;
 pub use syscalls::{give_back_freed_memory, keep_new_files_private, raise_open_files_limit};

@@ -228,7 +228,11 @@ mod tests {
         assert!(known.is_some(), "it is found");
         take_inventory(&means).await;
         let whole = means.disks.open[1].id;
-        assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, whole, "SCM hears of the one that is whole");
+        assert_eq!(
+            means.disks.inventory.get(FIRST).unwrap().disk,
+            whole,
+            "SCM hears of the one that is whole"
+        );
         assert_eq!(means.disks.holding(FIRST).unwrap().unwrap().0.id, whole, "which is read");
     }
 
