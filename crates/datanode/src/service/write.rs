@@ -220,7 +220,7 @@ impl WriteStream {
         let command = check(chunk)?;
         *bytes = Some(self.reserve(command.body.len(), &pipeline.bodies).await?);
         match pipeline.takes_chunks(self.served.options.container_refuse_bytes()) {
-            // Whoever leads has room, perhaps: it is the leader's disk that counts, and this answer says who that is.
+            // The leader's disk is what counts: the group says who leads.
             Err(Failure { code: Code::DiskFull | Code::DiskFailed, .. }) if !pipeline.is_leader() => {}
             taken => taken?,
         }
