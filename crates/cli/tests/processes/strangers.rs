@@ -35,15 +35,14 @@ struct Crowds {
     p99_max: Duration,
 }
 
-/// Other work of this machine may slow down either of two windows of a few seconds: of seven rounds the one
-/// in the middle counts. On two cores where others compiled it was 0.82 to 1.20 for these crowds, and 3.3 and
-/// more for one that is work, which garbage without a pause is (docs/s3.md). The goal is 1.1; what is
-/// asserted is what such a machine can tell.
+/// Other work of this machine may slow down either of two windows of a few seconds: all rounds' requests count
+/// together, and a crowd of nobody says what such a ratio is worth. The goal is 1.1 (docs/s3.md has what was
+/// seen); what is asserted is what a machine can tell on which others compile.
 const IN_A_CAMPAIGN: Crowds = Crowds {
     half_sent: 1500,
     slow_readers: 1000,
     idle: 10_000,
-    rounds: 7,
+    rounds: 21,
     stay: Duration::from_secs(4),
     p99_to_quiet_max: 1.5,
     p99_max: Duration::from_secs(2),
@@ -61,9 +60,9 @@ const AMONG_TESTS: Crowds = Crowds {
 
 /// A cluster that just started is ready by then, on a machine that stands still now and again.
 const STARTED_MAX: Duration = Duration::from_secs(120);
-/// Open files of a process that are left for what the gateway does itself, and for those that came before and
-/// are not gone yet.
-const FILES_BESIDE: usize = 1000;
+/// Connections that a gateway has room for besides a crowd's: the honest client's, who looks whether it is
+/// ready, and those that came before and are not gone yet.
+const CONNECTIONS_BESIDE: usize = 64;
 /// Files that come and go with other connections of a server: to its peers, to the honest client.
 const FILES_MORE_MAX: usize = 24;
 /// A connection costs some KiB while it is there; what is left afterwards is the allocator's.
@@ -179,51 +178,61 @@ fn memory(process: &Process, name: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
 }
 
-/// The number of idle connections that half of the gateway's open files have room for, which is what it
-/// takes, or `wanted` if that is less.
+/// The number of idle connections that the gateway takes, which is a quarter of its open files, or `wanted` if
+/// that is less.
 fn affordable(gateway: &Process, wanted: usize) -> usize {
     let limits = fs::read_to_string(format!("/proc/{}/limits", gateway.pid())).expect("it runs");
     let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
     let files: usize =
         line.split_whitespace().nth(3).and_then(|soft| soft.parse().ok()).unwrap_or(usize::MAX);
-    let room = (files / 2).saturating_sub(FILES_BESIDE);
+    let room = (files / 4).saturating_sub(CONNECTIONS_BESIDE);
     if room < wanted {
         println!(
-            "{room} idle connections, not {wanted}: {files} open files are allowed, of which a gateway gives half to clients"
+            "{room} idle connections, not {wanted}: {files} open files are allowed, of which a gateway gives a quarter to clients"
         );
     }
     room.min(wanted)
 }
 
-/// The measurements of honest clients in one stretch of time.
-#[derive(Clone, Copy)]
-struct Window {
-    requests: usize,
-    p50: Duration,
-    p99: Duration,
+/// The times that honest requests took.
+#[derive(Default)]
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn add(&mut self, more: Times) {
+        self.0.extend(more.0);
+        self.0.sort_unstable();
+    }
+
+    fn percentile(&self, percent: usize) -> Duration {
+        self.0[self.0.len() * percent / 100]
+    }
 }
 
-/// The measurements of one crowd: each time that it was there, and each time just before it came.
+/// The measurements of one crowd: of all times that it was there, and of all just before it came.
 struct Phase {
     name: &'static str,
+    /// Those who were there to the end of each of its times, at least.
     strangers: usize,
-    rounds: Vec<[Window; 2]>,
+    rounds: usize,
+    quiet: Times,
+    beside: Times,
     /// The longest time until the crowd was there and asked for nothing more.
     arrival: Duration,
     memory: u64,
 }
 
 impl Phase {
-    /// The median of what each round says.
-    fn median(&self, of: impl Fn(&[Window; 2]) -> f64) -> f64 {
-        let mut all: Vec<f64> = self.rounds.iter().map(of).collect();
-        all.sort_unstable_by(f64::total_cmp);
-        all[all.len() / 2]
+    fn new(name: &'static str) -> Phase {
+        let (quiet, beside) = (Times::default(), Times::default());
+        let (strangers, rounds, arrival, memory) = (usize::MAX, 0, Duration::ZERO, 0);
+        Phase { name, strangers, rounds, quiet, beside, arrival, memory }
     }
 
-    /// Each round's p99 beside the crowd, as a multiple of that just before it came.
-    fn p99_to_quiet(&self) -> f64 {
-        self.median(|[quiet, beside]| beside.p99.as_secs_f64() / quiet.p99.as_secs_f64())
+    /// A percentile beside the crowd, as a multiple of that without it.
+    fn to_quiet(&self, percent: usize) -> f64 {
+        let [quiet, beside] = [&self.quiet, &self.beside].map(|times| times.percentile(percent));
+        beside.as_secs_f64() / quiet.as_secs_f64()
     }
 }
 
@@ -244,9 +253,9 @@ impl Drill {
         files_before: [usize; 2],
         come: impl Fn() -> F,
     ) {
-        let mut phase = Phase { name, strangers: 0, rounds: Vec::new(), arrival: Duration::ZERO, memory: 0 };
+        let mut phase = Phase::new(name);
         for _ in 0..rounds {
-            let quiet = self.quiet().await;
+            phase.quiet.add(self.quiet().await);
             let from = Instant::now();
             let mut crowd = come().await;
             self.store.at_rest().await;
@@ -257,23 +266,24 @@ impl Drill {
                 let left = self.stay.saturating_sub(begun.elapsed());
                 tokio::time::sleep(Duration::from_secs(1).min(left)).await;
             }
-            phase.rounds.push([quiet, self.window(name, begun).await]);
+            phase.beside.add(self.window(name, begun).await);
             self.store.assert_ready(name).await;
-            phase.strangers = crowd.count();
+            phase.rounds += 1;
+            phase.strangers = phase.strangers.min(crowd.staying());
             phase.arrival = phase.arrival.max(begun - from);
             phase.memory = phase.memory.max(memory(&self.store.gateway, "VmRSS:"));
             drop(crowd);
             self.settle(files_before).await;
         }
         println!(
-            "{name}: p99 is {:.2} times what it is without them, the median of {rounds} rounds",
-            phase.p99_to_quiet()
+            "{name}: p99 is {:.2} times what it is without them, in {rounds} rounds",
+            phase.to_quiet(99)
         );
         self.phases.push(phase);
     }
 
     /// A window in which there is nobody but the honest client.
-    async fn quiet(&self) -> Window {
+    async fn quiet(&self) -> Times {
         let begun = Instant::now();
         tokio::time::sleep(self.stay).await;
         self.window("quiet", begun).await
@@ -281,20 +291,20 @@ impl Drill {
 
     /// A window from `begun` until now, and on until some request has ended: one may wait for a disk that
     /// stands still.
-    async fn window(&self, name: &str, begun: Instant) -> Window {
+    async fn window(&self, name: &str, begun: Instant) -> Times {
         let give_up = Instant::now() + DEADLINE;
         let took = loop {
             let took = self.honest.took(begun..Instant::now());
             if !took.is_empty() {
-                break took;
+                break Times(took);
             }
             let log = || self.store.gateway.log();
             assert!(Instant::now() < give_up, "{name}: no honest request comes to an end\n{}", log());
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
-        let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
-        println!("{name}: {} honest requests, p50 {p50:?}, p99 {p99:?}", took.len());
-        Window { requests: took.len(), p50, p99 }
+        let (count, p50, p99) = (took.0.len(), took.percentile(50), took.percentile(99));
+        println!("{name}: {count} honest requests, p50 {p50:?}, p99 {p99:?}");
+        took
     }
 
     /// Waits until nothing is held any more for those who left.
@@ -345,20 +355,22 @@ async fn run(crowds: Crowds) -> Map<String, Value> {
     drill.store.assert_ready("before anybody comes").await;
     drill.quiet().await;
     let (files_before, memory_before) = (drill.store.files(), memory(&drill.store.gateway, "VmRSS:"));
+    drill.crowd("nobody", crowds.rounds, files_before, || Crowd::idle(&address, 0)).await;
     let half_sent = || Crowd::half_sent(&address, &s3, crowds.half_sent);
     drill.crowd("half-sent", crowds.rounds, files_before, half_sent).await;
     let slow_readers = || Crowd::slow_readers(&address, &s3, crowds.slow_readers);
     drill.crowd("slow-readers", crowds.rounds, files_before, slow_readers).await;
     drill.crowd("idle", crowds.rounds, files_before, || Crowd::idle(&address, idle)).await;
+    let stayed = drill.phases.last().map(|phase| phase.strangers);
+    assert_eq!(stayed, Some(idle), "those who only lie there are let be");
 
-    let quiet = drill.quiet().await;
+    let mut phase = Phase { rounds: 1, quiet: drill.quiet().await, ..Phase::new("garbage") };
     let begun = Instant::now();
-    let said = garbage::throw(&drill.store, 4 * crowds.stay).await;
+    phase.strangers = garbage::throw(&drill.store, 4 * crowds.stay).await;
     drill.store.assert_ready("after garbage").await;
-    let rounds = vec![[quiet, drill.window("garbage", begun).await]];
-    let memory_now = memory(&drill.store.gateway, "VmRSS:");
-    let arrival = Duration::ZERO;
-    drill.phases.push(Phase { name: "garbage", strangers: said, rounds, arrival, memory: memory_now });
+    phase.beside = drill.window("garbage", begun).await;
+    phase.memory = memory(&drill.store.gateway, "VmRSS:");
+    drill.phases.push(phase);
 
     let files_after = drill.settle(files_before).await;
     let memory_peak = memory(&drill.store.gateway, "VmHWM:");
@@ -370,10 +382,10 @@ async fn run(crowds: Crowds) -> Map<String, Value> {
     let shown =
         figures(&drill.phases, [memory_before, memory_after, memory_peak], [files_before, files_after]);
     for phase in &drill.phases {
-        let (name, slowest) = (phase.name, phase.median(|[_, beside]| beside.p99.as_secs_f64()));
-        assert!(slowest <= crowds.p99_max.as_secs_f64(), "{name}: the 99th percentile is {slowest} s");
+        let (name, slowest) = (phase.name, phase.beside.percentile(99));
+        assert!(slowest <= crowds.p99_max, "{name}: the 99th percentile is {slowest:?}");
         // Who throws garbage without a pause is work, and takes his share of the processors.
-        let ratio = phase.p99_to_quiet();
+        let ratio = phase.to_quiet(99);
         assert!(
             ratio <= crowds.p99_to_quiet_max || name == "garbage",
             "{name}: p99 is {ratio:.2} times what it is without them, {} are allowed: {}",
@@ -388,17 +400,16 @@ fn figures(phases: &[Phase], memory: [u64; 3], files: [[usize; 2]; 2]) -> Map<St
     let rounded = |value: f64| (value * 100.0).round() / 100.0;
     let mut figures = Map::new();
     for phase in phases {
-        let ms = |of: fn(&Window) -> Duration| {
-            let of_both = [0, 1].map(|which| phase.median(|round| of(&round[which]).as_secs_f64() * 1e3));
-            of_both.map(rounded)
+        let ms = |percent| {
+            let both = [&phase.beside, &phase.quiet].map(|times| times.percentile(percent));
+            both.map(|time| rounded(time.as_secs_f64() * 1e3))
         };
-        let ([quiet_p50, p50], [quiet_p99, p99]) = (ms(|window| window.p50), ms(|window| window.p99));
-        let p50_ratio = phase.median(|[quiet, beside]| beside.p50.as_secs_f64() / quiet.p50.as_secs_f64());
-        let requests: usize = phase.rounds.iter().map(|[_, beside]| beside.requests).sum();
+        let ([p50, quiet_p50], [p99, quiet_p99]) = (ms(50), ms(99));
+        let (requests, rounds) = (phase.beside.0.len(), phase.rounds);
         let shown = json!({
-            "strangers": phase.strangers, "rounds": phase.rounds.len(), "honest_requests": requests,
-            "p50_ms": p50, "quiet_p50_ms": quiet_p50, "p50_to_quiet": rounded(p50_ratio),
-            "p99_ms": p99, "quiet_p99_ms": quiet_p99, "p99_to_quiet": rounded(phase.p99_to_quiet()),
+            "strangers": phase.strangers, "rounds": rounds, "honest_requests": requests,
+            "p50_ms": p50, "quiet_p50_ms": quiet_p50, "p50_to_quiet": rounded(phase.to_quiet(50)),
+            "p99_ms": p99, "quiet_p99_ms": quiet_p99, "p99_to_quiet": rounded(phase.to_quiet(99)),
             "arrival_s": (phase.arrival.as_secs_f64() * 10.0).round() / 10.0, "gateway_rss_mib": phase.memory >> 20,
         });
         figures.insert(phase.name.to_owned(), shown);

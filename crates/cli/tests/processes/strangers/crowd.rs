@@ -1,5 +1,6 @@
 use super::http2;
 use crate::s3::S3;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -17,6 +18,16 @@ pub(super) struct Crowd {
 impl Crowd {
     pub(super) fn count(&self) -> usize {
         self.connections.len()
+    }
+
+    /// Those who are still connected. Of those who read none is counted out: what they have not read yet hides
+    /// whether more comes.
+    pub(super) fn staying(&self) -> usize {
+        let stays = |connection: &&TcpStream| {
+            let read = connection.try_read(&mut [0]);
+            self.reads || read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        };
+        self.connections.iter().filter(stays).count()
     }
 
     /// A crowd that says nothing.
