@@ -11,6 +11,10 @@ use tracing::{info, warn};
 /// answer in microseconds from memory, busy spinning ones within a second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The age of an answer from which on new data go elsewhere. Disks in order answer each heartbeat, and a machine
+/// that stands still for seconds has none that hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(30);
+
 /// The room that a disk last said it has.
 pub(crate) struct KnownSpace {
     state: Mutex<State>,
@@ -39,6 +43,11 @@ impl KnownSpace {
     /// The age of the disk's last answer.
     pub(crate) fn age(&self) -> Duration {
         self.lock().asked.elapsed()
+    }
+
+    /// Whether the disk has not answered for so long that nothing new is to go there.
+    pub(crate) fn hangs(&self) -> bool {
+        self.age() > HANGS_AFTER
     }
 
     /// Asks again and again, `interval` after each answer. May be dropped anywhere.
@@ -127,9 +136,11 @@ mod tests {
         assert_eq!(known.get(), Some(space(50)), "what it said when it was opened");
         tokio::time::sleep(Duration::from_millis(1500)).await;
         assert_eq!(known.get(), Some(space(40)));
+        assert!(!known.hangs());
         // The second question hangs from 2 s to 62 s.
         pass(50).await;
         assert_eq!(known.get(), Some(space(40)), "while it hangs");
+        assert!(known.hangs());
         assert_eq!(asked.load(Ordering::Relaxed), 2, "one question at a time");
         assert_eq!(known.age(), Duration::from_millis(50_500));
         pass(11).await;
@@ -141,6 +152,7 @@ mod tests {
         assert_eq!(known.get(), None, "it could not say");
         pass(1).await;
         assert_eq!(known.get(), Some(space(20)));
+        assert!(!known.hangs());
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
     }

@@ -386,6 +386,37 @@ mod tests {
         closes(&decided, "its group stopped on node 3");
     }
 
+    /// A node hears SCM, and not the others, or its disk hangs: in its place another member would stand still, too.
+    #[test]
+    fn a_member_that_stands_still_is_not_closed_for_where_there_is_no_better_place() {
+        let stands_still = |has_fourth: bool| {
+            let mut fixture = Fixture::new();
+            fixture.has_fourth = has_fourth;
+            let mut reasons = Vec::new();
+            for _ in 0..200 {
+                fixture.now += SECOND;
+                let at = |node: u64, applied_index| PipelineReport {
+                    last_index: 9,
+                    applied_index,
+                    ..fixture.report(node, 1)
+                };
+                for (node, report) in [(1, at(1, 9)), (2, at(2, 9)), (3, at(3, 5))] {
+                    let disk = DiskReport {
+                        disk: disk(node, 0),
+                        state: DiskState::Works as i32,
+                        ..DiskReport::default()
+                    };
+                    fixture.nodes.see(NodeId(node), vec![disk], fixture.now);
+                    fixture.nodes.report_pipelines(NodeId(node), vec![report], &Default::default());
+                }
+                reasons.extend(fixture.decide());
+            }
+            reasons
+        };
+        assert_eq!(stands_still(false), []);
+        closes(&stands_still(true)[..1], "behind on node 3");
+    }
+
     #[test]
     fn nothing_new_closes_in_safe_mode() {
         let mut fixture = Fixture::new();
@@ -489,6 +520,20 @@ mod tests {
         closes(&decided, "elect no leader");
     }
 
+    /// Three nodes: on one the disk of the member is gone, another one is started anew.
+    #[test]
+    fn a_member_that_cannot_vote_elects_nobody() {
+        let mut fixture = Fixture::new();
+        fixture.has_fourth = false;
+        fixture.wait(3, &[1, 2, 3], 1);
+        for _ in 0..200 {
+            fixture.now += SECOND;
+            fixture.heartbeats(&[1], 0);
+            fixture.heartbeat(3, vec![]);
+            assert_eq!(fixture.decide(), []);
+        }
+    }
+
     /// A member that dies at the same entry each time it comes back.
     #[test]
     fn a_fault_that_comes_back_after_each_restart_has_lasted_all_the_time() {
@@ -552,6 +597,16 @@ mod tests {
         assert!(!lacks(&[], &[]));
         assert!(!lacks(&[1], &[]) && !lacks(&[], &[2, 3]), "of silence its leader hears itself");
         assert!(lacks(&[2, 3], &[]) && lacks(&[2], &[3]));
+        // A leader of SCM that never heard the third.
+        let mut fixture = Fixture::new();
+        fixture.full = vec![2];
+        let mut lacks_after = |seconds: u32| {
+            fixture.wait(seconds, &[1, 2], 1);
+            let record = fixture.tables.pipeline(PipelineId(1)).unwrap();
+            PipelineView::of(record, &fixture.nodes, fixture.now).lacks_room()
+        };
+        assert!(!lacks_after(4), "it may not have come to speak yet");
+        assert!(lacks_after(1));
     }
 
     /// The members of SCM that told the nodes to end the pipeline were given up in a forced reset.

@@ -1,4 +1,4 @@
-//! Nodes that leave: when nothing depends on them any more, and when their maintenance is over.
+//! Nodes that leave: when nothing depends on them any more, when their maintenance is over, and when they die.
 
 use crate::quality::Quality;
 use crate::replication::{self, REPLICAS, REPLICAS_BESIDES_MAINTENANCE, Tasks};
@@ -6,8 +6,8 @@ use crate::tables::{container_state, duty};
 use crate::world::World;
 use proto::Failure;
 use proto::scm::{
-    ContainerRecord, ContainerReplica, ContainerState, NodeDuty, NodeRecord, NodeState, PipelineState,
-    SetNodeDutyCommand,
+    ContainerRecord, ContainerReplica, ContainerState, NodeDuty, NodeRecord, NodeState, NoteNodesCommand,
+    PipelineState, SetNodeDutyCommand,
 };
 use types::{NodeId, PipelineId};
 
@@ -40,6 +40,19 @@ pub(crate) fn due(world: &World<'_>, tasks: &Tasks) -> Vec<SetNodeDutyCommand> {
         Some(SetNodeDutyCommand { node: node.0, duty: duty as i32, until_ms })
     };
     world.tables.nodes().iter().filter_map(next).collect()
+}
+
+/// The nodes that have died or come back since SCM's log says of them, if there are any.
+pub(crate) fn deaths(world: &World<'_>) -> Option<NoteNodesCommand> {
+    let mut note = NoteNodesCommand::default();
+    for (&node, record) in world.tables.nodes() {
+        match world.nodes.state(node, world.now) {
+            NodeState::NodeDead if !record.is_dead => note.dead.push(node.0),
+            NodeState::NodeHealthy if record.is_dead => note.back.push(node.0),
+            _ => {}
+        }
+    }
+    (note != NoteNodesCommand::default()).then_some(note)
 }
 
 /// Counts the pipelines and containers of `node` that have no place elsewhere yet. A node that has not told

@@ -75,7 +75,11 @@ impl Leader {
             disk_lost_after: options.member_fault_grace,
         };
         let now = Instant::now();
-        let nodes = Nodes::new(silence, now);
+        let mut nodes = Nodes::new(silence, now);
+        tables.read(|tables| {
+            let dead = tables.nodes().iter().filter(|(_, record)| record.is_dead);
+            nodes.know_dead(dead.map(|(&node, _)| node));
+        });
         let oms = Oms::new(options.stale_after, options.dead_after, now);
         let view = tables.read(|tables| view::cluster_view(&World::of(tables, &nodes, &oms, now, 0, true)));
         Leader {

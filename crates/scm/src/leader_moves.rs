@@ -33,11 +33,11 @@ impl Move {
     }
 }
 
-/// The balancer of leaders, with the pipelines whose leaders it has moved lately; moves that operators wish
-/// are not among them.
+/// The balancer of leaders, with the pipelines whose leaders it has moved lately, and where to; moves that
+/// operators wish are not among them.
 pub(crate) struct LeaderBalancer {
     interval: Duration,
-    moved: HashMap<PipelineId, Instant>,
+    moved: HashMap<PipelineId, (Instant, NodeId)>,
 }
 
 impl LeaderBalancer {
@@ -49,19 +49,26 @@ impl LeaderBalancer {
     /// The next move, at most one at a time.
     pub(crate) fn plan(&mut self, world: &World<'_>, tasks: &Tasks) -> Option<Move> {
         let now = world.now;
-        self.moved.retain(|_, at| now.saturating_duration_since(*at) < self.interval);
+        self.moved.retain(|_, (at, _)| now.saturating_duration_since(*at) < self.interval);
         if world.in_safe_mode || tasks.count(TaskKind::TaskMoveLeader) >= MOVES_MAX {
             return None;
         }
-        let best = best_move(world, |pipeline| self.moved.contains_key(&pipeline))?;
+        let is_under_way =
+            |from, pipeline: PipelineId| tasks.is_asked(from, TaskKind::TaskMoveLeader, pipeline.0);
+        let moved_to = |pipeline| self.moved.get(&pipeline).map(|(_, to)| *to);
+        let best = best_move(world, moved_to, is_under_way)?;
         info!(pipeline = %best.pipeline, from = %best.from, to = %best.to, "move leader for balance");
-        self.moved.insert(best.pipeline, now);
+        self.moved.insert(best.pipeline, (now, best.to));
         Some(best)
     }
 }
 
-/// The move that evens out most, if any does.
-fn best_move(world: &World<'_>, moved_lately: impl Fn(PipelineId) -> bool) -> Option<Move> {
+/// The move that evens out most, if any does. `moved_to` knows where a pipeline's leader was moved to lately.
+fn best_move(
+    world: &World<'_>,
+    moved_to: impl Fn(PipelineId) -> Option<NodeId>,
+    is_under_way: impl Fn(NodeId, PipelineId) -> bool,
+) -> Option<Move> {
     let mut led: Vec<(&PipelineView<'_>, NodeId)> = Vec::new();
     // The pipelines that a node leads above its share, times three.
     let mut excess: HashMap<NodeId, i64> = HashMap::new();
@@ -77,14 +84,22 @@ fn best_move(world: &World<'_>, moved_lately: impl Fn(PipelineId) -> bool) -> Op
     let excess = |node: NodeId| excess.get(&node).copied().unwrap_or(0);
     let of_pipeline = |(view, from): (&PipelineView<'_>, NodeId)| {
         let pipeline = PipelineId(view.record.pipeline);
+        if is_under_way(from, pipeline) {
+            return None;
+        }
+        let moved_to = moved_to(pipeline);
         let may_lead = |member: &&MemberView<'_>| member.node_id() != from && may_lead(view, member, from);
         let fit = view.members.iter().filter(may_lead).map(|member| member.member);
-        let to = fit.min_by_key(|member| (excess(NodeId(member.node)), member.node))?;
+        // Whom it was moved to lately did not come to lead.
+        let to = fit.min_by_key(|member| {
+            let node = NodeId(member.node);
+            (moved_to == Some(node), excess(node), node)
+        })?;
         // A leader without room refuses all writes, whatever its share, and whatever was moved lately.
         let is_stuck = view.member_on(from).is_some_and(|member| member.disk_is_full);
         let gain = if is_stuck { i64::MAX } else { excess(from) - excess(NodeId(to.node)) };
         // Moving one leader changes the difference by six: less than four would only swap.
-        let is_due = is_stuck || gain > 3 && !moved_lately(pipeline);
+        let is_due = is_stuck || gain > 3 && moved_to.is_none();
         is_due.then_some((gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
     };
     let moves = led.into_iter().filter_map(of_pipeline);
@@ -177,7 +192,7 @@ mod tests {
 
     fn check(leaders: [u64; 6], last: [u64; 3], expect: Option<(u64, u64, u64)>) {
         let (tables, nodes, now) = cluster(leaders, last);
-        let found = best_move(&World::at(&tables, &nodes, now), |_| false);
+        let found = best_move(&World::at(&tables, &nodes, now), |_| None, |_, _| false);
         assert_eq!(found.map(|found| (found.pipeline.0, found.from.0, found.to.0)), expect);
     }
 
@@ -192,19 +207,24 @@ mod tests {
     #[test]
     fn who_has_no_room_gives_each_away_to_who_has() {
         let (tables, mut nodes, now) = cluster([1, 1, 2, 2, 3, 3], [9; 3]);
-        let mut best = |full: u64| {
+        let mut best = |full: u64, moved_to: Option<u64>, under_way: &[u64]| {
             let state = DiskState::Full as i32;
             nodes.see(
                 NodeId(full),
                 vec![DiskReport { disk: disk(full, 0), state, ..DiskReport::default() }],
                 now,
             );
-            let found = best_move(&World::at(&tables, &nodes, now), |_| false);
+            let is_under_way = |_, pipeline: PipelineId| under_way.contains(&pipeline.0);
+            let found = best_move(&World::at(&tables, &nodes, now), |_| moved_to.map(NodeId), is_under_way);
             found.map(|found| (found.pipeline.0, found.from.0, found.to.0))
         };
-        assert_eq!(best(1), Some((1, 1, 2)));
-        assert_eq!(best(2), Some((1, 1, 3)));
-        assert_eq!(best(3), None);
+        assert_eq!(best(1, None, &[]), Some((1, 1, 2)));
+        assert_eq!(best(1, Some(2), &[]), Some((1, 1, 3)), "the other one did not come to lead");
+        assert_eq!(best(1, None, &[1]), Some((2, 1, 2)), "one after the other, side by side");
+        assert_eq!(best(1, None, &[1, 2]), None);
+        assert_eq!(best(2, None, &[]), Some((1, 1, 3)));
+        assert_eq!(best(2, Some(3), &[]), Some((1, 1, 3)), "there is nobody else");
+        assert_eq!(best(3, None, &[]), None);
     }
 
     #[test]
@@ -216,9 +236,12 @@ mod tests {
     #[test]
     fn a_pipeline_that_was_moved_lately_stays() {
         let (tables, nodes, now) = cluster([1; 6], [9; 3]);
-        let found = best_move(&World::at(&tables, &nodes, now), |pipeline| pipeline.0 < 3).unwrap();
-        assert_eq!(found.pipeline, PipelineId(3));
-        assert_eq!(best_move(&World::at(&tables, &nodes, now), |_| true), None);
+        let world = World::at(&tables, &nodes, now);
+        let best = |below: u64| {
+            best_move(&world, |pipeline| (pipeline.0 < below).then_some(NodeId(2)), |_, _| false)
+        };
+        assert_eq!(best(3).unwrap().pipeline, PipelineId(3));
+        assert_eq!(best(7), None);
     }
 
     #[test]

@@ -111,9 +111,16 @@ impl Leadership {
         while !seat.group.hears_majority() {
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
-        while let Err(error) = self.lead_prepare(seat).await {
-            warn!(error = format!("{error:#}"), "scm's leader is not ready");
-            tokio::time::sleep(RETRY_INTERVAL).await;
+        let prepared = async {
+            while let Err(error) = self.lead_prepare(seat).await {
+                warn!(error = format!("{error:#}"), "scm's leader is not ready");
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+        };
+        // Without room it does not get ready: not even the first entry of its term is applied here.
+        tokio::select! {
+            () = prepared => {}
+            () = full_disk::hand_over(seat, self.seats.connector()) => {}
         }
         let (options, group) = (self.options.clone(), seat.group.clone());
         let (addresses, tables, clock) = (self.addresses.clone(), self.tables.clone(), self.clock.clone());

@@ -1,6 +1,6 @@
 //! SCM's view of a pipeline's members at one moment: tables and reports, read once for all who decide by it.
 
-use crate::nodes::{Nodes, PipelineSeen};
+use crate::nodes::{Nodes, OPENS_WITHIN, PipelineSeen, STANDS_STILL_AFTER};
 use proto::scm::{
     DiskState, LogEnd, MemberEnd, MemberState, NodeState, PipelineMember, PipelineRecord, PipelineReport,
 };
@@ -12,12 +12,6 @@ use types::NodeId;
 pub(crate) const MEMBERS: usize = 3;
 /// The number of members that decide for all: any two majorities have one in common.
 pub(crate) const MAJORITY: usize = MEMBERS / 2 + 1;
-
-/// The time after which a member that is behind stands still; before, it is only slow. Longer than a disk in
-/// order ever takes.
-const STANDS_STILL_AFTER: Duration = Duration::from_secs(10);
-/// The time within which a member is made, also where many wait for one slow disk.
-const OPENS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A pipeline with what is known of each member, in the order of the record.
 pub(crate) struct PipelineView<'a> {
@@ -32,6 +26,8 @@ pub(crate) struct MemberView<'a> {
     pub(crate) node: NodeState,
     /// The time at which the member's node last spoke; `None` if it did not yet.
     pub(crate) heard: Option<Instant>,
+    /// Whether the member's node is silent, and not for want of time to speak to this leader.
+    pub(crate) is_silent: bool,
     /// The member's report on the pipeline, from its node's last heartbeat.
     pub(crate) said: Option<&'a PipelineReport>,
     /// Whether the member's disk is there and works; `None` if its node has said nothing yet.
@@ -103,16 +99,14 @@ impl<'a> PipelineView<'a> {
     /// fallen silent, leave no majority. Until there is something to write, the pipeline's leader hears of no
     /// follower's full disk.
     pub(crate) fn lacks_room(&self) -> bool {
-        let is_out =
-            |view: &&MemberView<'_>| view.disk_is_full || (view.heard.is_some() && !view.is_healthy());
+        let is_out = |view: &&MemberView<'_>| view.disk_is_full || view.is_silent;
         self.members.iter().any(|view| view.disk_is_full)
             && self.members.iter().filter(is_out).count() + MAJORITY > MEMBERS
     }
 
-    /// Whether enough members are there for an election: members whose nodes speak, and that are not still
-    /// being made.
+    /// Whether enough members are there for an election: members that vote, on nodes that speak.
     pub(crate) fn could_elect(&self) -> bool {
-        let is_there = |view: &&MemberView<'_>| view.is_healthy() && !view.is_opening();
+        let is_there = |view: &&MemberView<'_>| view.is_healthy() && view.votes();
         self.members.iter().filter(is_there).count() >= MAJORITY
     }
 }
@@ -127,10 +121,13 @@ impl<'a> MemberView<'a> {
         let node = NodeId(member.node);
         let is_full =
             nodes.disks(node).iter().any(|disk| disk.disk == member.disk && disk.state() == DiskState::Full);
+        let (state, heard) = (nodes.state(node, now), nodes.seen(node));
+        let could_have_spoken = heard.is_some() || !nodes.is_young(now);
         MemberView {
             member,
-            node: nodes.state(node, now),
-            heard: nodes.seen(node),
+            node: state,
+            heard,
+            is_silent: state != NodeState::NodeHealthy && could_have_spoken,
             said: nodes.member_report(record, member),
             disk_works: nodes.disk_works(node, &member.disk),
             disk_is_full: is_full,

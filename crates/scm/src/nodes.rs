@@ -7,7 +7,7 @@ use proto::scm::{
     DiskReport, DiskState, MemberState, NodeState, PipelineDescription, PipelineMember, PipelineRecord,
     PipelineReport,
 };
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
@@ -23,6 +23,12 @@ pub(crate) struct Silence {
     pub(crate) disk_lost_after: Duration,
 }
 
+/// The time after which a member that is behind stands still; before, it is only slow. Longer than a disk in
+/// order ever takes.
+pub(crate) const STANDS_STILL_AFTER: Duration = Duration::from_secs(10);
+/// The time within which a member is made, also where many wait for one slow disk.
+pub(crate) const OPENS_WITHIN: Duration = Duration::from_secs(60);
+
 /// The longest text that passes for a version; a longer one, or one with other than visible letters, is none.
 const VERSION_BYTES_MAX: usize = 64;
 
@@ -35,6 +41,8 @@ pub(crate) struct Nodes {
     since: Instant,
     silence: Silence,
     reports: BTreeMap<NodeId, NodeReport>,
+    /// Nodes that were dead to an earlier leader.
+    known_dead: BTreeSet<NodeId>,
     /// Silent nodes at whose address another node speaks, since when, and which.
     replaced: BTreeMap<NodeId, (Instant, NodeId)>,
     /// The highest index that any member has said its pipeline is applied up to.
@@ -58,6 +66,8 @@ struct NodeReport {
     behind: HashMap<PipelineId, Behind>,
     /// The time between the node's last two heartbeats; zero if it was silent in between.
     heard_for: Duration,
+    /// The moments at which members last stood still here, for another reason than a full disk.
+    stood_still: HashMap<PipelineId, Instant>,
 }
 
 /// A member that has not applied all that others have.
@@ -90,8 +100,13 @@ impl Behind {
 
 impl Nodes {
     pub(crate) fn new(silence: Silence, now: Instant) -> Nodes {
-        let (reports, replaced, twins, applied, replicas) = Default::default();
-        Nodes { since: now, silence, reports, replaced, twins, applied, replicas }
+        let (reports, known_dead, replaced, twins, applied, replicas) = Default::default();
+        Nodes { since: now, silence, reports, known_dead, replaced, twins, applied, replicas }
+    }
+
+    /// Notes that these were dead to the leader before: they need not be waited for as long again.
+    pub(crate) fn know_dead(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
+        self.known_dead.extend(nodes);
     }
 
     /// Nodes of which none has said anything.
@@ -119,6 +134,7 @@ impl Nodes {
             described: Vec::new(),
             behind: HashMap::new(),
             heard_for: Duration::ZERO,
+            stood_still: HashMap::new(),
         });
         let changed = !healthy_before || usable(&report.disks).ne(usable(&disks));
         let between = now.saturating_duration_since(report.seen);
@@ -207,6 +223,7 @@ impl Nodes {
             // Other nodes that still have the pipeline say how far it is with their next heartbeats.
             self.applied.remove(gone);
         }
+        let has_full_disk = report.disks.iter().any(|disk| disk.state() == DiskState::Full);
         let mut behind = HashMap::new();
         for (id, told) in pipelines.iter().filter(|(id, _)| !strangers.contains(id)) {
             let furthest = self.applied.entry(*id).or_default();
@@ -220,15 +237,26 @@ impl Nodes {
                 _ => *furthest,
             };
             if told.applied_index < goal {
+                let comes_on_within = match told.state() {
+                    MemberState::Opening => OPENS_WITHIN,
+                    _ => STANDS_STILL_AFTER,
+                };
                 // A member that has been made since has come on.
                 let is_opening = |report: &PipelineReport| report.state() == MemberState::Opening;
                 let before = report.pipelines.get(id).filter(|it| is_opening(it) == is_opening(told));
                 let has_stood = before.is_some_and(|before| before.applied_index == told.applied_index);
                 let stood = if has_stood { report.heard_for } else { Duration::ZERO };
                 let known = before.and_then(|_| report.behind.get(id));
-                behind.insert(*id, Behind::at(told.applied_index, stood, known));
+                let now = Behind::at(told.applied_index, stood, known);
+                // A leader may lack the others' answers, and a full disk is told of itself.
+                if now.stood >= comes_on_within && !leads && !has_full_disk {
+                    report.stood_still.insert(*id, report.seen);
+                }
+                behind.insert(*id, now);
             }
         }
+        let (seen, lately) = (report.seen, self.silence.dead_after);
+        report.stood_still.retain(|_, at| seen.saturating_duration_since(*at) < lately);
         report.behind = behind;
         report.pipelines = pipelines;
         changed
@@ -268,6 +296,14 @@ impl Nodes {
         let report = self.reports.get(&NodeId(member.node));
         let behind = report.and_then(|report| report.behind.get(&PipelineId(record.pipeline)));
         behind.map_or(Duration::ZERO, |behind| behind.stood)
+    }
+
+    /// The members that stood still so lately that others would do no better in their places.
+    pub(crate) fn stood_still_lately(&self) -> impl Iterator<Item = (NodeId, PipelineId)> {
+        let of_node = |(&node, report): (&NodeId, &NodeReport)| {
+            report.stood_still.keys().map(move |&pipeline| (node, pipeline)).collect::<Vec<_>>()
+        };
+        self.reports.iter().flat_map(of_node)
     }
 
     /// Takes in what the node says about its containers. True when that changes what is known.
@@ -342,7 +378,10 @@ impl Nodes {
             .replaced
             .get(&node)
             .is_some_and(|(since, _)| now.saturating_duration_since(*since) >= self.silence.disk_lost_after);
-        if age >= self.silence.dead_after || is_replaced {
+        // It may have spoken to the leader before a moment ago.
+        let is_known_dead =
+            !self.reports.contains_key(&node) && self.known_dead.contains(&node) && !self.is_young(now);
+        if age >= self.silence.dead_after || is_replaced || is_known_dead {
             NodeState::NodeDead
         } else if age >= self.silence.stale_after || !self.reports.contains_key(&node) {
             NodeState::NodeStale
@@ -457,6 +496,18 @@ mod tests {
         assert!(nodes.see(node, vec![disk(1, false)], back), "coming back makes a difference");
         assert_eq!(nodes.state(node, back), NodeState::NodeHealthy);
         assert_eq!(nodes.state(NodeId(2), back), NodeState::NodeDead, "silent since the leader started");
+    }
+
+    #[test]
+    fn a_node_that_was_dead_to_the_leader_before_is_dead_unless_it_speaks() {
+        let start = Instant::now();
+        let mut nodes = Nodes::new(SILENCE, start);
+        nodes.know_dead([NodeId(1), NodeId(2)]);
+        let soon = start + SILENCE.stale_after;
+        assert_eq!(nodes.state(NodeId(1), start), NodeState::NodeStale, "it may have come back a moment ago");
+        nodes.see(NodeId(2), vec![disk(2, false)], start);
+        let states = [1, 2, 3].map(|node| nodes.state(NodeId(node), soon));
+        assert_eq!(states, [NodeState::NodeDead, NodeState::NodeStale, NodeState::NodeStale]);
     }
 
     #[test]

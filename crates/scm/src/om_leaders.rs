@@ -19,17 +19,12 @@ pub(crate) struct OmSuccession {
     pub(crate) replica: u64,
 }
 
-/// The moves away from OMs whose disks take nothing: such a leader commits nothing. It stays where those with
-/// room are no majority: who follows it could not commit the first entry of its term, and not even answer
-/// questions.
+/// The moves away from OMs whose disks take nothing: such a leader commits nothing.
 pub(crate) fn plan_from_full(world: &World<'_>) -> Vec<OmSuccession> {
     let led = led(world);
     let mut leads = Leads::of(&led);
     let is_stuck = |(group, leader): &&(u64, OmLeader<'_>)| {
-        let record = world.tables.om_group(*group);
-        world.oms.is_full(leader.om)
-            && record.is_some_and(|record| !lacks_room(world, record))
-            && world.oms.successor(*group, world.now).is_none()
+        world.oms.is_full(leader.om) && world.oms.successor(*group, world.now).is_none()
     };
     let mut moves = Vec::new();
     for (group, leader) in led.iter().filter(is_stuck) {
@@ -90,11 +85,14 @@ impl Leads {
     }
 }
 
-/// Whether the voter is well and has nearly all that the leader has.
+/// Whether the voter is well, has room, and has nearly all that the leader has. Nobody may where those with room
+/// are no majority: a new leader could not commit the first entry of its term, and not even answer questions.
 fn may_lead(world: &World<'_>, group: u64, voter: &OmReplica, leader: &OmLeader<'_>) -> bool {
     let om = NodeId(voter.om);
+    let has_room = world.tables.om_group(group).is_some_and(|record| !lacks_room(world, record));
     let said = world.oms.replica(om, group).map(|heard| &heard.report);
     *voter != leader.replica()
+        && has_room
         && is_well(world, om)
         && !world.oms.is_full(om)
         && said.is_some_and(|said| {
@@ -211,6 +209,10 @@ mod tests {
         assert_eq!(plan(&full, start).map(|next| next.replica % 10), Some(3));
         full.hear_full(NodeId(3), true);
         assert_eq!(plan(&full, start), None);
+        let mut one_with_room = new();
+        hear(&mut one_with_room, [1, 1, 2, 2], start);
+        (1..=2).for_each(|om| one_with_room.hear_full(NodeId(om), true));
+        assert_eq!(plan(&one_with_room, start), None, "it could commit nothing");
     }
 
     #[test]

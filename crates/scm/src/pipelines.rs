@@ -12,6 +12,7 @@ use proto::scm::{
     scm_command::Command,
 };
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::info;
@@ -60,7 +61,10 @@ impl Placing {
         if now < self.due {
             return None;
         }
-        let (loads, existing) = loads(world);
+        let (loads, existing) = match world.has_places() {
+            true => loads(world, world.good_places()),
+            false => loads(world, world.places()),
+        };
         let planned = placement::plan(loads, &existing, self.per_disk, ROUND_PIPELINES_MAX);
         self.first = None;
         // These are all that there is room for, unless the round was full. A pipeline that could not be
@@ -77,7 +81,7 @@ pub(crate) async fn create_one(leader: &Leader, wanted: &BTreeSet<NodeId>) -> Re
     /// More than a disk will ever carry.
     const PER_DISK: u32 = 1_000_000;
     let planned = leader.read(|world| {
-        let (mut loads, existing) = loads(world);
+        let (mut loads, existing) = loads(world, world.places());
         loads.retain(|load| wanted.is_empty() || wanted.contains(&load.node));
         placement::plan(loads, &existing, PER_DISK, 1)
     });
@@ -102,10 +106,10 @@ pub(crate) fn creation(places: [Place; MEMBERS]) -> CreatePipelineCommand {
     CreatePipelineCommand { places: places.into() }
 }
 
-/// The healthy nodes in service with their disks that work, with the pipelines they carry. Where two are left,
-/// a third one that is dead, or has no disk that works, is a member beside them: two take what is written, and
-/// it may come back.
-fn loads(world: &World<'_>) -> (Vec<NodeLoad>, Existing) {
+/// The nodes that new pipelines may go to, with the pipelines that their disks carry. Where two have `places`, a
+/// third one that is dead, or has no disk that works, is a member beside them: two take what is written, and
+/// it may come back. While any other is silent, and not dead yet, that one is waited for.
+fn loads<'a>(world: &World<'a>, places: impl Iterator<Item = Places<'a>>) -> (Vec<NodeLoad>, Existing) {
     let World { tables, nodes, now, .. } = *world;
     let mut per_disk: HashMap<&Bytes, u32> = HashMap::new();
     let mut existing = Existing::new();
@@ -122,29 +126,33 @@ fn loads(world: &World<'_>) -> (Vec<NodeLoad>, Existing) {
             pipelines: per_disk.get(disk).copied().unwrap_or(0),
             free_bytes,
         });
-        NodeLoad { node, rack: racks[tables.racks().of(record)], disks: disks.collect() }
+        NodeLoad { node, is_away: false, rack: racks[tables.racks().of(record)], disks: disks.collect() }
     };
-    let places = world.places().map(|Places { node, record, disks }| {
+    let places = places.map(|Places { node, record, disks }| {
         load(node, record, disks.into_iter().map(|disk| (&disk.disk, disk.free_bytes)).collect())
     });
     let mut loads: Vec<NodeLoad> = places.collect();
     if loads.len() == MAJORITY {
-        let is_away = |node: &NodeId| match nodes.state(*node, now) {
-            NodeState::NodeDead => true,
-            NodeState::NodeHealthy => !nodes.disks(*node).is_empty(),
-            _ => false,
+        // The directories of a node are gone for good where a later one has its address.
+        let is_replaced = |node: NodeId, record: &NodeRecord| {
+            let mut later = tables.nodes().range((Bound::Excluded(node), Bound::Unbounded));
+            later.any(|(_, later)| later.address == record.address)
         };
         let others = tables.nodes().iter().filter(|(node, record)| {
             duty(record) == NodeDuty::NodeInService
                 && loads.iter().all(|load| load.node != **node)
-                && is_away(node)
+                && !is_replaced(**node, record)
         });
-        let third = others.max_by_key(|(node, _)| nodes.seen(**node));
-        loads.extend(
-            third.map(|(&node, record)| {
-                load(node, record, record.disks.iter().map(|disk| (disk, 0)).collect())
-            }),
-        );
+        let others: Vec<_> = others.map(|(&node, record)| (nodes.state(node, now), node, record)).collect();
+        let is_away = |(state, node, _): &&(NodeState, NodeId, &NodeRecord)| {
+            *state == NodeState::NodeDead || !nodes.disks(*node).is_empty()
+        };
+        let is_waited_for = others.iter().any(|(state, _, _)| *state == NodeState::NodeStale);
+        let third = others.iter().filter(is_away).max_by_key(|(_, node, _)| nodes.seen(*node));
+        loads.extend(third.filter(|_| !is_waited_for).map(|&(_, node, record)| {
+            let disks = record.disks.iter().map(|disk| (disk, 0)).collect();
+            NodeLoad { is_away: true, ..load(node, record, disks) }
+        }));
     }
     (loads, existing)
 }
@@ -161,8 +169,9 @@ pub(crate) fn ready_to_open<'a>(world: &'a World<'_>) -> impl Iterator<Item = Pi
 mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
-    use crate::ops::testing::{disk, three_nodes};
-    use proto::scm::{DiskReport, DiskState};
+    use crate::ops::testing::{create, disk, register, run, three_nodes};
+    use proto::scm::{DiskReport, DiskState, MemberState, PipelineReport, RegisterNodeCommand};
+    use std::collections::HashSet;
 
     const DELAY: Duration = Duration::from_millis(200);
 
@@ -180,13 +189,102 @@ mod tests {
                 nodes.see(NodeId(node), vec![here], start + after);
             }
             let world = World::at(&tables, &nodes, start + after);
-            let (loads, existing) = loads(&world);
+            let (loads, existing) = loads(&world, world.places());
             placement::plan(loads, &existing, 2, 10).len()
         };
         assert_eq!(planned(&[1, 2], Duration::from_secs(59)), 0, "the third may come by itself");
         assert_eq!(planned(&[1, 2], Duration::from_secs(60)), 2);
         assert_eq!(planned(&[1], Duration::from_secs(200)), 0, "one is no majority");
         assert_eq!(planned(&[1, 2, 3], Duration::from_secs(300)), 2);
+    }
+
+    /// The members of what is planned where two of four nodes are `live` and some are known to be dead; nodes 3
+    /// and 4 are at these addresses.
+    fn thirds(
+        addresses: [&str; 2],
+        live: [u64; 2],
+        dead: &[u64],
+        says: Option<(u64, DiskState)>,
+    ) -> Vec<u64> {
+        let mut tables = three_nodes();
+        for (number, address) in [3, 4].into_iter().zip(addresses) {
+            let Command::RegisterNode(command) = register(number) else { unreachable!("it registers") };
+            let address = address.to_owned();
+            run(&mut tables, Command::RegisterNode(RegisterNodeCommand { address, ..command }));
+        }
+        let [stale_after, dead_after] = [5, 60].map(Duration::from_secs);
+        let start = Instant::now();
+        let mut nodes = Nodes::new(Silence { stale_after, dead_after, disk_lost_after: dead_after }, start);
+        nodes.know_dead(dead.iter().copied().map(NodeId));
+        let now = start + stale_after;
+        for (node, state) in live.map(|node| (node, DiskState::Works)).into_iter().chain(says) {
+            let (disk, state) = (disk(node, 0), state as i32);
+            let here = DiskReport { disk, state, free_bytes: 1 << 40, ..DiskReport::default() };
+            nodes.see(NodeId(node), vec![here], now);
+        }
+        let world = World::at(&tables, &nodes, now);
+        let (loads, existing) = loads(&world, world.places());
+        let planned = placement::plan(loads, &existing, 1, 1);
+        planned.iter().flatten().map(|place| place.node.0).collect()
+    }
+
+    #[test]
+    fn the_third_is_one_that_may_come_back_and_does_not_lead() {
+        let apart = ["c:1", "d:1"];
+        assert_eq!(thirds(apart, [1, 2], &[], None), [0; 0], "nobody is known to be dead yet");
+        assert_eq!(thirds(apart, [1, 2], &[4], None), [0; 0], "node 3 may only be restarting");
+        assert_eq!(thirds(apart, [1, 2], &[4], Some((3, DiskState::Failed))), [1, 2, 3], "it may be mended");
+        assert_eq!(thirds(apart, [1, 4], &[2, 3], None), [1, 3, 4]);
+        assert_eq!(
+            thirds(["d:1"; 2], [1, 4], &[2, 3], None),
+            [1, 2, 4],
+            "node 3 was wiped, and is node 4 now"
+        );
+        assert_eq!(thirds(apart, [2, 3], &[1, 4], Some((1, DiskState::Full))), [2, 1, 3]);
+    }
+
+    /// A node that hears SCM, and not the others: a member there would stand still again.
+    #[test]
+    fn a_disk_on_which_a_member_stood_still_is_better_than_none() {
+        let (mut tables, start) = (three_nodes(), Instant::now());
+        run(&mut tables, register(4));
+        run(&mut tables, create([1, 2, 3]));
+        let [stale_after, dead_after] = [5, 60].map(Duration::from_secs);
+        let mut nodes = Nodes::new(Silence { stale_after, dead_after, disk_lost_after: dead_after }, start);
+        let mut planned = |second: u64, speaking: &[u64], applied_there: u64| -> Vec<u64> {
+            let now = start + Duration::from_secs(second);
+            for &node in speaking {
+                // The third has most room.
+                let (disk, free_bytes) = (disk(node, 0), if node == 3 { 1 << 41 } else { 1 << 40 });
+                let state = DiskState::Works as i32;
+                let here = DiskReport { disk, state, free_bytes, ..DiskReport::default() };
+                nodes.see(NodeId(node), vec![here], now);
+                let report = PipelineReport {
+                    pipeline: 1,
+                    replica: node,
+                    leader_replica: 1,
+                    last_index: 9,
+                    applied_index: if node == 3 { applied_there } else { 9 },
+                    state: MemberState::Runs as i32,
+                    ..PipelineReport::default()
+                };
+                let member = (node <= 3).then_some(report);
+                nodes.report_pipelines(NodeId(node), member.into_iter().collect(), &HashSet::new());
+            }
+            let mut placing = Placing::new(Duration::ZERO, 2, now - LOOK_AGAIN_INTERVAL);
+            let planned = placing.plan(0, &World::at(&tables, &nodes, now)).expect("a round is due");
+            let mut nodes: Vec<u64> = planned.iter().flatten().map(|place| place.node.0).collect();
+            nodes.sort_unstable();
+            nodes
+        };
+        let all = [1, 2, 3, 4];
+        assert_eq!(planned(0, &all, 5), [1, 3, 4]);
+        (1..=12).for_each(|second| drop(planned(second, &all, 5)));
+        assert_eq!(planned(13, &all, 5), [1, 2, 4]);
+        (14..=18).for_each(|second| drop(planned(second, &[1, 2, 3], 9)));
+        assert_eq!(planned(19, &[1, 2, 3], 9), [1, 2, 3], "there are no three others");
+        assert_eq!(planned(20, &all, 9), [1, 2, 4], "it comes on, and may stand still again");
+        assert_eq!(planned(80, &all, 9), [1, 3, 4], "that was long ago");
     }
 
     /// A pipeline that could not be created, since SCM's own disk is full, must not be tried again without a

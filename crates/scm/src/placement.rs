@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use types::NodeId;
 
-/// A healthy disk and the pipelines on it.
+/// A disk and the pipelines on it.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskLoad {
     pub(crate) disk: Bytes,
@@ -20,10 +20,12 @@ pub(crate) struct DiskLoad {
     pub(crate) free_bytes: u64,
 }
 
-/// A healthy node with its healthy disks.
+/// A node with its disks: healthy ones, unless it is away.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeLoad {
     pub(crate) node: NodeId,
+    /// Whether it cannot lead for now.
+    pub(crate) is_away: bool,
     pub(crate) rack: Rack,
     pub(crate) disks: Vec<DiskLoad>,
 }
@@ -84,7 +86,8 @@ impl Plan {
         for _ in 0..3 {
             chosen.insert(self.choose_node(&chosen)?);
         }
-        let first = *chosen.iter().min_by_key(|node| self.first.get(node).copied().unwrap_or(0))?;
+        let leads = |node: &&NodeId| (self.nodes[*node].is_away, self.first.get(node).copied().unwrap_or(0));
+        let first = *chosen.iter().min_by_key(leads)?;
         let mut members = vec![first];
         members.extend(chosen.into_iter().filter(|&node| node != first));
         self.remember(&members);
@@ -134,6 +137,7 @@ mod tests {
         (1..=nodes)
             .map(|node| NodeLoad {
                 node: NodeId(node),
+                is_away: false,
                 rack: Rack::default(),
                 disks: (0..disks).map(|n| disk(node, n)).collect(),
             })

@@ -179,6 +179,7 @@ impl Planners {
         }
         if self.departures.is_due(world.now) {
             commands.extend(departures::due(world, tasks).into_iter().map(Command::SetNodeDuty));
+            commands.extend(departures::deaths(world).map(Command::NoteNodes));
         }
         commands
     }

@@ -5,10 +5,12 @@ use crate::nodes::{Nodes, takes_pipelines};
 use crate::oms::Oms;
 use crate::replication::{NodeView, NodeViews};
 use crate::tables::{Tables, duty};
+use bytes::Bytes;
 use proto::scm::{DiskReport, DiskState, NodeDuty, NodeRecord, NodeState};
 use std::cell::OnceCell;
+use std::collections::HashSet;
 use tokio::time::Instant;
-use types::NodeId;
+use types::{NodeId, PipelineId};
 
 /// One look at the cluster, shared by all who decide at its moment, so that each fact is worked out once.
 pub(crate) struct World<'a> {
@@ -71,9 +73,24 @@ impl<'a> World<'a> {
         )
     }
 
-    /// Whether a new pipeline would find nodes enough.
+    /// The places of new pipelines but those on disks where a member stood still lately: another one would, too.
+    pub(crate) fn good_places(&self) -> impl Iterator<Item = Places<'a>> {
+        let World { tables, nodes, .. } = *self;
+        let disk_of = |(node, pipeline): (NodeId, PipelineId)| {
+            let members = &tables.pipeline(pipeline)?.members;
+            let member = members.iter().find(|member| NodeId(member.node) == node)?;
+            Some((node, &member.disk))
+        };
+        let bad: HashSet<(NodeId, &Bytes)> = nodes.stood_still_lately().filter_map(disk_of).collect();
+        self.places().filter_map(move |Places { node, record, mut disks }| {
+            disks.retain(|disk| !bad.contains(&(node, &disk.disk)));
+            (!disks.is_empty()).then_some(Places { node, record, disks })
+        })
+    }
+
+    /// Whether a new pipeline would find good places.
     pub(crate) fn has_places(&self) -> bool {
-        *self.has_places.get_or_init(|| self.places().count() >= MEMBERS)
+        *self.has_places.get_or_init(|| self.good_places().count() >= MEMBERS)
     }
 
     /// Whether replicas are to be copied and deleted.
@@ -121,5 +138,8 @@ fn node_views(tables: &Tables, nodes: &Nodes, now: Instant) -> NodeViews {
 
 /// The room of one disk, for a copy, which stands on one.
 fn room_bytes(disk: &DiskReport) -> u64 {
+    if disk.state() == DiskState::Hangs {
+        return 0;
+    }
     disk.free_bytes.saturating_sub(disk.kept_bytes)
 }

@@ -178,6 +178,7 @@ fn disk_row(node: u64, disk: &DiskReport) -> [Cell; 6] {
     let state = match disk.state() {
         DiskState::Failed => ("failed", Tone::Bad),
         DiskState::Full => ("full", Tone::Bad),
+        DiskState::Hangs => ("hangs", Tone::Bad),
         DiskState::Works => ("good", Tone::Good),
         DiskState::Unspecified => words::UNKNOWN,
     };
@@ -199,6 +200,7 @@ fn disks_to_json(datanode: &DatanodeInfo) -> Vec<Value> {
             "free_bytes": disk.free_bytes,
             "failed": disk.state() == DiskState::Failed,
             "full": disk.state() == DiskState::Full,
+            "hangs": disk.state() == DiskState::Hangs,
         })
     };
     datanode.disks.iter().map(disk).collect()

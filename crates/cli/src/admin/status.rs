@@ -257,11 +257,14 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
         format!("{disk} of node {node}")
     };
     let diskinfo = "datanode diskinfo";
-    let failed = disks()
-        .filter(|(_, disk)| disk.state() == DiskState::Failed)
-        .map(|(node, disk)| name(node, &disk.disk))
-        .collect();
+    let that_are = |state: DiskState| {
+        let meant = disks().filter(move |(_, disk)| disk.state() == state);
+        meant.map(|(node, disk)| name(node, &disk.disk)).collect()
+    };
+    let failed = that_are(DiskState::Failed);
     findings.note_each(Severity::Critical, "disk-failed", "disks have failed", failed, diskinfo);
+    let hanging = that_are(DiskState::Hangs);
+    findings.note_each(Severity::Warning, "disk-hanging", "disks do not answer", hanging, diskinfo);
     // A small disk takes no more data while a larger share of it is free: the log keeps a reserve.
     let is_full =
         |disk: &DiskReport| disk.state() == DiskState::Full || has_less_than(FREE_PERCENT_CRITICAL, disk);
@@ -506,6 +509,9 @@ mod tests {
         assert_eq!(with(50, false), [("disk-filling", Severity::Warning)]);
         assert_eq!(with(49, false), [("disk-full", Severity::Critical)]);
         assert_eq!(with(49, true), [("disk-failed", Severity::Critical)]);
+        let mut hanging = node(1, NodeState::NodeHealthy);
+        hanging.disks[0].set_state(DiskState::Hangs);
+        assert_eq!(of(&[hanging]), [("disk-hanging", Severity::Warning)]);
         let mut small = node(1, NodeState::NodeHealthy);
         let state = DiskState::Full as i32;
         small.disks[0] = DiskReport { free_bytes: 350, state, ..small.disks[0].clone() };

@@ -21,6 +21,7 @@ mod found_om_group;
 mod give_up_om_group;
 mod note_fences;
 mod note_lost_log;
+mod note_nodes;
 pub(crate) mod note_om_group;
 mod open_pipeline;
 mod quasi_close_pipeline;
@@ -47,6 +48,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::ClosePipeline(command) => close_pipeline::apply(tables, command),
         Command::QuasiClosePipeline(command) => quasi_close_pipeline::apply(tables, command),
         Command::NoteLostLog(command) => note_lost_log::apply(tables, command),
+        Command::NoteNodes(command) => Ok(note_nodes::apply(tables, command)),
         Command::EndPipeline(command) => end_pipeline::apply(tables, command),
         Command::CloseContainers(command) => close_containers::apply(tables, command),
         Command::AcceptContainerLoss(command) => accept_container_loss::apply(tables, command),

@@ -123,21 +123,22 @@ fn check(name: &str, health: Health, output: String) -> Check {
 /// The check of a node's disks. A disk that takes no new data, or has less than `keep_free_percent` of its
 /// space free, is nearly full.
 fn disk_check(disks: &[DiskReport], keep_free_percent: u64) -> Check {
-    let failed = disks.iter().filter(|disk| disk.state() == DiskState::Failed).count();
+    let are = |state: DiskState| disks.iter().filter(|disk| disk.state() == state).count();
+    let (failed, hang) = (are(DiskState::Failed), are(DiskState::Hangs));
     let is_full = |disk: &&DiskReport| {
         let is_low = disk.free_bytes < disk.capacity_bytes / 100 * keep_free_percent;
-        disk.state() == DiskState::Full || (disk.state() != DiskState::Failed && is_low)
+        disk.state() == DiskState::Full || (disk.state() == DiskState::Works && is_low)
     };
     let full = disks.iter().filter(is_full).count();
     let all = disks.len();
-    let health = match (failed, full) {
-        (0, 0) => Health::Passing,
-        _ if failed + full == all => Health::Critical,
+    let health = match failed + hang + full {
+        0 => Health::Passing,
+        troubled if troubled == all => Health::Critical,
         _ => Health::Warning,
     };
     let output = match health {
         Health::Passing => format!("{all} disks work"),
-        _ => format!("of {all} disks {failed} failed and {full} are nearly full"),
+        _ => format!("of {all} disks {failed} failed, {hang} hang and {full} are nearly full"),
     };
     check("disk", health, output)
 }
@@ -174,5 +175,9 @@ mod tests {
         assert_eq!(health(&[disk(4, false), disk(50, true)]), Health::Critical);
         let full = DiskReport { state: DiskState::Full as i32, ..disk(1, false) };
         assert_eq!(disk_check(&[full], 0).health(), Health::Critical, "it takes nothing");
+        let hangs = DiskReport { state: DiskState::Hangs as i32, ..disk(50, false) };
+        let said = disk_check(&[disk(50, false), hangs], 5);
+        assert_eq!(said.health(), Health::Warning);
+        assert_eq!(said.output, "of 2 disks 0 failed, 1 hang and 0 are nearly full");
     }
 }
