@@ -1,7 +1,7 @@
-//! Names that are written to and looked up in three OMs, each a process: rates, latencies, processor time of all
-//! OMs together, syncs of their logs and bytes that reached the device, beside a second binary if one is given. Ends
-//! with one line of JSON. `./dev bench namespace [--quick] [--peer BINARY] [--count=N] [--oms=N] [--groups=N]`; with
-//! `--idle=SECONDS` what OMs cost that nobody uses, and no more.
+//! Names that are written to and looked up in three OMs, each a process: rates, latencies, processor time of
+//! all OMs together, syncs of their logs and bytes that reached the device, beside a second binary if one is
+//! given. Ends with one line of JSON. `./dev bench namespace [--quick] [--peer BINARY] [--count=N] [--oms=N]
+//! [--groups=N]`; with `--idle=SECONDS` what OMs cost that nobody uses, and no more.
 
 use flotilla_benches::flotilla_binary;
 use flotilla_benches::namespace::{Load, Measured, OmCluster, load};

@@ -1,5 +1,5 @@
-//! How soon and at what cost deleted bytes come back on a whole cluster of processes. Ends with one line of JSON.
-//! `./dev bench space [--quick] [--small=N] [--large=N] [--reclaim-after=SECONDS]`
+//! How soon and at what cost deleted bytes come back on a whole cluster of processes. Ends with one line of
+//! JSON. `./dev bench space [--quick] [--small=N] [--large=N] [--reclaim-after=SECONDS]`
 
 // A bench measures wall-clock time.
 #![allow(clippy::disallowed_methods)]

@@ -30,7 +30,8 @@ impl Usage {
         }
     }
 
-    /// Processor time of the threads with such names that a process has now, those of the kernel that work for it, too.
+    /// Processor time of the threads with such names that a process has now, those of the kernel that work
+    /// for it, too.
     pub(crate) fn cpu_seconds_of_threads(pid: u32, names: &[&str]) -> f64 {
         let stats = of_threads(pid, "stat");
         stats.filter(|stat| names.iter().any(|name| stat.contains(name))).map(|stat| cpu_seconds(&stat)).sum()

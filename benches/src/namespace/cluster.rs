@@ -143,8 +143,8 @@ impl OmCluster {
         self.oms.iter().map(|om| Usage::resident_bytes_of(om.process.pid())).max().unwrap_or_default()
     }
 
-    /// The processor time of all OMs, in percent of a core, and how often a thread of theirs wakes in a second, while
-    /// nobody uses them.
+    /// The processor time of all OMs, in percent of a core, and how often a thread of theirs wakes in a
+    /// second, while nobody uses them.
     pub fn idle(&self, measured: Duration) -> (f64, f64) {
         /// The time after which what follows on elections is over, and the groups doze.
         const SETTLE: Duration = Duration::from_secs(20);

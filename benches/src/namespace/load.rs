@@ -20,7 +20,8 @@ pub struct Load<'a> {
 /// The measurements of a load: what the clients saw, and what the OMs spent on it, all together.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The last line that `flotilla load --json` printed; of several groups: rates add up, and the worst latencies count.
+    /// The last line that `flotilla load --json` printed; of several groups: rates add up, and the worst
+    /// latencies count.
     pub total: Value,
     /// The lines before: one for each ten seconds. Of several groups: none.
     pub windows: Vec<Value>,

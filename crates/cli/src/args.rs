@@ -11,7 +11,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Memory for the logs of SCM and OM: four groups that are written to keep their 32 MiB for followers that lag.
+/// Memory for the logs of SCM and OM: four groups that are written to keep their 32 MiB for followers that
+/// lag.
 const LOG_MEMORY_BYTES: usize = 128 << 20;
 
 /// Flotilla: an object store whose every byte is written through Raft.
@@ -242,8 +243,8 @@ pub(crate) struct ServerArgs {
     /// A datanode's memory for data, of all its disks together. A quarter of it is for what is received, one
     /// for what is on its way to the disks, and one for what is read and not taken yet; where one of them is
     /// full, who wants more of it waits, or is sent elsewhere. The rest has what was written last, for
-    /// followers that lag and for readers. Default: 256 MiB, or 64 MiB for each disk where there are more than
-    /// four
+    /// followers that lag and for readers. Default: 256 MiB, or 64 MiB for each disk where there are more
+    /// than four
     #[arg(long, env = "FLOTILLA_DATA_MEMORY", value_name = "BYTES")]
     pub data_memory: Option<usize>,
     #[arg(long, env = "FLOTILLA_READ_MEMORY_BYTES", hide = true, value_parser = read_memory_is_gone)]
@@ -333,8 +334,8 @@ pub(crate) struct ScmTimes {
     /// SCM: a copy that has not come on for this long is given to another node
     #[arg(long, default_value = "2m", env = "FLOTILLA_TASK_WITHIN", value_parser = duration)]
     pub task_within: Duration,
-    /// SCM: an open container is closed when blocks in it that nobody names have waited for this long, however
-    /// few
+    /// SCM: an open container is closed when blocks in it that nobody names have waited for this long,
+    /// however few
     #[arg(long, default_value = "24h", env = "FLOTILLA_ROLL_DEAD_AFTER", value_parser = duration)]
     pub roll_dead_after: Duration,
 }

@@ -1,5 +1,6 @@
-//! The shares that ports have of the files that this process may open. Strangers can hold as many connections as a port
-//! takes; what no port may have is for disks, which can write nothing without files, and for calls of others.
+//! The shares that ports have of the files that this process may open. Strangers can hold as many connections
+//! as a port takes; what no port may have is for disks, which can write nothing without files, and for calls
+//! of others.
 
 /// The most connections of a port that has this part of all files.
 pub(crate) fn part(one_of: u64) -> usize {

@@ -1,5 +1,5 @@
-//! Standard output, whose reader may leave early, and which is mostly a terminal, as is standard error. What is
-//! said there is partly in the words of others: names of objects, addresses, errors.
+//! Standard output, whose reader may leave early, and which is mostly a terminal, as is standard error. What
+//! is said there is partly in the words of others: names of objects, addresses, errors.
 
 use std::io::{self, ErrorKind, Write};
 

@@ -46,7 +46,8 @@ impl Presence {
         dns: Option<(DnsSockets, &str)>,
     ) -> anyhow::Result<Presence> {
         http.serve_registry(RegistryClient::new(scm).context("addresses of SCM")?);
-        // One of their own: what strangers ask over HTTP takes no turn of what keeps this process in the registry.
+        // One of their own: what strangers ask over HTTP takes no turn of what keeps this process in the
+        // registry.
         let client = RegistryClient::new(scm).context("addresses of SCM")?;
         let mut registrars = Vec::new();
         for role in [Role::Scm, Role::Om, Role::S3] {

@@ -1,4 +1,4 @@
-//! When what nobody names goes, as the command line says it.
+//! The times after which unnamed data goes, as the command line gives them.
 
 use anyhow::bail;
 use clap::Args;

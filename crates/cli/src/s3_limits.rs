@@ -24,8 +24,8 @@ const DOCUMENTS_BYTES_MIN: usize = 16 << 20;
 /// Limits of a gateway for its clients. Those without an option are in [`Limits`].
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct S3Limits {
-    /// S3: connections at once; one more is let in for an idle one, or else told to slow down. At most a quarter
-    /// of the process's open files
+    /// S3: connections at once; one more is let in for an idle one, or else told to slow down. At most a
+    /// quarter of the process's open files
     #[arg(long, default_value_t = Limits::default().connections_max, env = "FLOTILLA_S3_CONNECTIONS_MAX", value_parser = at_least_one)]
     pub s3_connections_max: usize,
     /// S3: connections of one address (of IPv6: one network of 64 bits); a proxy in front of the gateway is

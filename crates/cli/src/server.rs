@@ -50,16 +50,16 @@ pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 /// The free space below which SCM's and OM's commands are not taken. It is far below the reserve of data
 /// disks, which is kept for them when they share a file system.
 const METADATA_RESERVE_BYTES: u64 = 64 << 20;
-/// The room that the request log leaves on its file system, or a tenth of that where it is small: SCM and OM, whose
-/// disk it may be, take nothing more when it is full, and anybody may make requests.
+/// The room that the request log leaves on its file system, or a tenth of that where it is small: SCM and OM,
+/// whose disk it may be, take nothing more when it is full, and anybody may make requests.
 const LEFT_BY_REQUEST_LOG_BYTES: u64 = 1 << 30;
 
 /// The least memory for the logs of SCM and OM: less holds not even the largest command of a log, and one is
 /// let in whatever the limit says.
 const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
 
-/// Memory for the data of a datanode. A disk that writes 200 MB/s would empty its queue of 16 MiB, which is its
-/// share where there are four or more, in a twelfth of a second.
+/// Memory for the data of a datanode. A disk that writes 200 MB/s would empty its queue of 16 MiB, which is
+/// its share where there are four or more, in a twelfth of a second.
 const DATA_MEMORY: usize = 256 << 20;
 
 /// The least memory for the data of each disk. A quarter of it is for what is under way to the disk, and must

@@ -15,6 +15,8 @@ use std::process::Command;
 
 #[path = "layering/circles.rs"]
 mod circles;
+#[path = "layering/comments.rs"]
+mod comments;
 #[path = "layering/formats.rs"]
 mod formats;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 use types::random::random;
 
-/// The time for which a member alone may keep a reader waiting; then the next one is asked beside it. A call within a
-/// data center takes a millisecond.
+/// The time for which a member alone may keep a reader waiting; then the next one is asked beside it. A call
+/// within a data center takes a millisecond.
 const LATE_AFTER: Duration = Duration::from_millis(500);
 
 /// The way to ask any member of a group: it prefers the OM of this very process, and spreads what others are
@@ -29,8 +29,8 @@ impl AnyMember {
         AnyMember { local, avoided: Avoided::default(), counted }
     }
 
-    /// The first answer, and whose it is: a member is asked when the one before it has failed, or is late. Where all have
-    /// been asked, and only those that are late are left, the last failure.
+    /// The first answer, and whose it is: a member is asked when the one before it has failed, or is late.
+    /// Where all have been asked, and only those that are late are left, the last failure.
     pub(crate) async fn ask<A, F>(
         &self,
         members: &[String],

@@ -17,8 +17,8 @@ use metrics::Exposition;
 use proto::Seeker;
 use proto::datanode::Ack;
 use proto::om::{Key, KeyAttributes, ListBucketsRequest, Precondition};
+use proto::scm::ListPipelinesRequest;
 use proto::scm::scm_client::ScmClient;
-use proto::scm::{ListDatanodesRequest, ListPipelinesRequest};
 use rpc::Link;
 use std::sync::Arc;
 use std::time::Duration;
@@ -211,14 +211,7 @@ impl Client {
         self.shared.view.clone()
     }
 
-    /// The datanodes as SCM knows them, for `admin datanode list`.
-    pub async fn list_datanodes(&self) -> Result<Vec<proto::scm::DatanodeInfo>, ClientError> {
-        let request = self.in_cluster(ListDatanodesRequest {});
-        let answer = self.scm()?.list_datanodes(request).await.map_err(proto::Failure::from)?;
-        Ok(answer.into_inner().datanodes)
-    }
-
-    /// All pipelines SCM knows, closed ones too, for `admin pipeline list`.
+    /// All pipelines SCM knows, closed ones too.
     pub async fn list_pipelines(&self) -> Result<Vec<proto::scm::Pipeline>, ClientError> {
         let request = self.in_cluster(ListPipelinesRequest {});
         let answer = self.scm()?.list_pipelines(request).await.map_err(proto::Failure::from)?;

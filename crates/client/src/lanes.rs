@@ -1,5 +1,5 @@
-//! The way of changes and lookups to OM: what waits while others are under way goes together, in one call. The more a
-//! process has to ask, the less each costs.
+//! The way of changes and lookups to OM: what waits while others are under way goes together, in one call.
+//! The more a process has to ask, the less each costs.
 
 use crate::om::OmWire;
 use futures::StreamExt;
@@ -151,8 +151,8 @@ fn unsent(why: &str) -> Failure {
     Failure { retry: Retry::Here, ..Failure::new(Code::Unavailable, format!("not sent: {why}")) }
 }
 
-/// Makes calls of what waits, until the lane is dropped. A call that failed as a whole says that this OM is gone, or
-/// does not lead any more: nothing of what waits is sent there, and its callers look elsewhere.
+/// Makes calls of what waits, until the lane is dropped. A call that failed as a whole says that this OM is
+/// gone, or does not lead any more: nothing of what waits is sent there, and its callers look elsewhere.
 async fn run<Q: SharesCall, F: Future<Output = Replies<Q>>>(
     mut waiting: mpsc::UnboundedReceiver<Waiting<Q>>,
     call: impl Fn(Vec<Q>) -> F,

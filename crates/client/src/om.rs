@@ -10,7 +10,7 @@ use crate::view::View;
 use bytes::Bytes;
 use proto::om::om_client::OmClient;
 use proto::om::*;
-use proto::{ChangesBucket, Code, Failure, RequestId, Retry, Seeker};
+use proto::{ChangesBucket, Code, Failure, ROOT_OF_NAMES, RequestId, Retry, Seeker};
 use rand::RngExt;
 use rpc::Channel;
 use std::sync::Arc;
@@ -20,9 +20,6 @@ use tokio::time::Instant;
 use tracing::debug;
 use types::Backoff;
 use types::random::random;
-
-/// The group that knows where each bucket is.
-const ROOT: u64 = 0;
 
 /// Calls to OM: finds the group, follows its leader, and repeats what may be repeated.
 pub(crate) struct OmCaller {
@@ -129,7 +126,7 @@ impl OmCaller {
             let call = proto::as_request(tonic::Request::new(request.clone()), id, one.age);
             self.wire.call(one.address, call, &method)
         };
-        self.call(About::Group(ROOT), Wants::Change, ask).await
+        self.call(About::Group(ROOT_OF_NAMES), Wants::Change, ask).await
     }
 
     /// A change of the inside of a bucket.
@@ -194,7 +191,7 @@ impl OmCaller {
         let begun = Instant::now();
         let (group_asked, bucket) = match about {
             About::Group(group) => (group, None),
-            About::Bucket(bucket) => (ROOT, Some(bucket)),
+            About::Bucket(bucket) => (ROOT_OF_NAMES, Some(bucket)),
         };
         let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
         let (mut unsure, mut strangers) = (false, 0);
@@ -287,14 +284,15 @@ impl OmCaller {
         let request = HeadBucketRequest { volume, bucket };
         let head = |mut om: OmClient<Channel>, request| async move { om.head_bucket(request).await };
         let ask = |address| self.wire.call(address, tonic::Request::new(request.clone()), head);
-        let place = self.ask(ROOT, Wants::Answer, ask).await?.place;
+        let place = self.ask(ROOT_OF_NAMES, Wants::Answer, ask).await?.place;
         let place =
             place.ok_or_else(|| Failed::of_nobody(Failure::internal("OM says of no bucket where it is")))?;
         self.routes.keep(name, place);
         Ok(place)
     }
 
-    /// One try with the member of a group that is thought to lead it, or with all that may answer until one does.
+    /// One try with the member of a group that is thought to lead it, or with all that may answer until one
+    /// does.
     async fn ask<A, F>(&self, group: u64, wants: Wants, ask: impl Fn(String) -> F) -> Result<A, Failed>
     where
         F: Future<Output = Result<A, Failure>>,
@@ -440,7 +438,10 @@ impl Client {
 
     pub async fn head_volume(&self, volume: &str) -> Result<Volume, ClientError> {
         let request = HeadVolumeRequest { volume: volume.to_owned() };
-        query!(self, head_volume, About::Group(ROOT), request).await?.volume.ok_or_else(|| missing("volume"))
+        query!(self, head_volume, About::Group(ROOT_OF_NAMES), request)
+            .await?
+            .volume
+            .ok_or_else(|| missing("volume"))
     }
 
     /// All volumes, by name.
@@ -449,7 +450,7 @@ impl Client {
         loop {
             let after = all.last().map(|last| last.name.clone()).unwrap_or_default();
             let request = ListVolumesRequest { after, limit: 0 };
-            let page = query!(self, list_volumes, About::Group(ROOT), request).await?;
+            let page = query!(self, list_volumes, About::Group(ROOT_OF_NAMES), request).await?;
             all.extend(page.volumes);
             if !page.truncated {
                 return Ok(all);
@@ -464,7 +465,7 @@ impl Client {
     /// A bucket, where it is, and whither it moves.
     pub async fn find_bucket(&self, volume: &str, bucket: &str) -> Result<HeadBucketResponse, ClientError> {
         let request = HeadBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        let found = query!(self, head_bucket, About::Group(ROOT), request).await?;
+        let found = query!(self, head_bucket, About::Group(ROOT_OF_NAMES), request).await?;
         self.om().keep(volume, bucket, found.place);
         Ok(found)
     }
@@ -509,7 +510,7 @@ impl Client {
         &self,
         request: ListBucketsRequest,
     ) -> Result<ListBucketsResponse, ClientError> {
-        query!(self, list_buckets, About::Group(ROOT), request).await
+        query!(self, list_buckets, About::Group(ROOT_OF_NAMES), request).await
     }
 
     pub async fn delete_bucket(&self, volume: &str, bucket: &str) -> Result<(), ClientError> {
@@ -532,17 +533,19 @@ impl Client {
 
     /// The progress of the sweep for blocks that nobody named, and what it knows of a container; 0: of none.
     pub async fn sweep(&self, container: u64) -> Result<GetSweepResponse, ClientError> {
-        query!(self, get_sweep, About::Group(ROOT), GetSweepRequest { container }).await
+        query!(self, get_sweep, About::Group(ROOT_OF_NAMES), GetSweepRequest { container }).await
     }
 
     /// Has a container swept now; 0: all.
     pub async fn run_sweep(&self, container: u64) -> Result<(), ClientError> {
-        query!(self, run_sweep, About::Group(ROOT), RunSweepRequest { container }).await.map(|_| ())
+        query!(self, run_sweep, About::Group(ROOT_OF_NAMES), RunSweepRequest { container }).await.map(|_| ())
     }
 
     /// Stops the sweep, or has it go on, and then takes the names that there are now for all that there are.
     pub async fn switch_sweep(&self, start: bool) -> Result<(), ClientError> {
-        query!(self, switch_sweep, About::Group(ROOT), SwitchSweepRequest { start }).await.map(|_| ())
+        query!(self, switch_sweep, About::Group(ROOT_OF_NAMES), SwitchSweepRequest { start })
+            .await
+            .map(|_| ())
     }
 
     /// Makes `key` visible, replacing an older one. Answers its time of modification.

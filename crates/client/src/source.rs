@@ -82,8 +82,8 @@ where
         if let Some(chunk) = self.returned.pop_front() {
             return Ok(Some(chunk));
         }
-        // One byte more than a chunk, or the end: only then is it known whether this chunk is the last one, and
-        // the last one seals its block without an entry of its own.
+        // One byte more than a chunk, or the end: only then is it known whether this chunk is the last one,
+        // and the last one seals its block without an entry of its own.
         while self.frame_bytes <= self.gathered_bytes_max()
             && let Some(body) = &mut self.body
         {

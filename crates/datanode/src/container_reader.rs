@@ -27,7 +27,8 @@ pub(crate) enum Reading {
     Whole,
     /// The segments of a container in its place, from this one on.
     FromSegment(u32),
-    /// [`Reading::FromSegment`], as the disk has them: the page cache goes on showing what is no longer there.
+    /// [`Reading::FromSegment`], as the disk has them: the page cache goes on showing what is no longer
+    /// there.
     FromDisk(u32),
     /// All segments of a copy that is not published.
     Incoming,

@@ -123,8 +123,8 @@ impl Disks {
     }
 
     /// The disk that holds a container, and what its index says of it: of two, the one whose replica is
-    /// closed, and of two that are, one that is not known to be damaged. A disk that was out of use for a while
-    /// may have what was never finished there, or has been damaged since, and was copied to another one
+    /// closed, and of two that are, one that is not known to be damaged. A disk that was out of use for a
+    /// while may have what was never finished there, or has been damaged since, and was copied to another one
     /// meanwhile. One that has failed is asked last. Blocks.
     pub(crate) fn holding(
         &self,

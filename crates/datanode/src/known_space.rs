@@ -11,8 +11,8 @@ use tracing::{info, warn};
 /// answer in microseconds from memory, busy spinning ones within a second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The age of an answer from which on new data go elsewhere. Disks in order answer each heartbeat, and a machine
-/// that stands still for seconds has none that hangs.
+/// The age of an answer from which on new data go elsewhere. Disks in order answer each heartbeat, and a
+/// machine that stands still for seconds has none that hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 /// The room that a disk last said it has.

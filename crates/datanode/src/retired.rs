@@ -144,8 +144,8 @@ impl Retired {
         Ok(alone.is_none().then_some(open))
     }
 
-    /// Applies what the log has and the index has not; answers where it ends. Where the replica's creation was
-    /// interrupted before there was a log, nothing was ever in it.
+    /// Applies what the log has and the index has not; answers where it ends. Where the replica's creation
+    /// was interrupted before there was a log, nothing was ever in it.
     async fn apply_rest(&self) -> Result<LogEnd, EndFailure> {
         let failure = match self.apply_log().await {
             Err(failure) if is_lost(&failure) => failure,

@@ -8,7 +8,7 @@ use crate::hasher::Hasher;
 use crate::import;
 use crate::inventory::Surveyor;
 use crate::options::DatanodeOptions;
-use crate::orders::{self, Executor, Means, SecondReplicas, Sweeper};
+use crate::orders::{self, Executor, Means, SecondReplicas, UnwantedCopies};
 use crate::pipelines::Pipelines;
 use crate::scrub::{ScrubOptions, Scrubber};
 use crate::workers::Workers;
@@ -44,7 +44,7 @@ pub(crate) async fn take_inventory(
     let surveyor = Surveyor::new(disks.clone(), pipelines.clone(), workers.clone());
     surveyor.look_at_all().await;
     workers.spawn(surveyor.run());
-    workers.spawn_until_stop(Sweeper::new(disks.clone(), executor.clone()).run());
+    workers.spawn_until_stop(UnwantedCopies::new(disks.clone(), executor.clone()).run());
     for disk in &disks.open {
         workers.spawn_until_stop(Hasher::new(disk.clone()).run());
     }

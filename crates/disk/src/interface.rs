@@ -43,8 +43,8 @@ pub trait File: Send + Sync + 'static {
     fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()>;
     /// [`File::write_at`] and then [`File::sync_data`], as one operation: durable on return.
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()>;
-    /// Reads up to `bytes` bytes; fewer only at the end of the file. What is in memory already may be there at
-    /// once.
+    /// Reads up to `bytes` bytes; fewer only at the end of the file. What is in memory already may be there
+    /// at once.
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes>;
     /// Makes written data durable (and the length, if it changed).
     fn sync_data(&self) -> IoFuture<()>;
@@ -69,8 +69,8 @@ pub struct Space {
     pub free_bytes: u64,
 }
 
-/// Whether an operation was refused for lack of something that may be there again: space, or files that the process may
-/// open. Nothing of it was done.
+/// Whether an operation was refused for lack of something that may be there again: space, or files that the
+/// process may open. Nothing of it was done.
 pub fn may_be_repeated(error: &io::Error) -> bool {
     is_full(error) || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }

@@ -109,9 +109,9 @@ impl RealDisk {
         })
     }
 
-    /// [`RealDisk::open`] for a directory that somebody has just stopped using, who holds it until what he began
-    /// last has ended: a group that was shut down still asks its disk for its free space, for one. The error of
-    /// one that stays in use comes after `patience`.
+    /// [`RealDisk::open`] for a directory that somebody has just stopped using, who holds it until what he
+    /// began last has ended: a group that was shut down still asks its disk for its free space, for one. The
+    /// error of one that stays in use comes after `patience`.
     pub async fn open_once_free(
         root: &Path,
         node_uuid: u128,
@@ -268,7 +268,8 @@ fn create_dir_all(health: &Health, root: &Path, full: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the names in a directory durable. One that cannot be opened (too many open files, say) has lost nothing.
+/// Makes the names in a directory durable. One that cannot be opened (too many open files, say) has lost
+/// nothing.
 fn sync_names_in(health: &Health, full: &Path) -> io::Result<()> {
     let what = || format!("sync directory {}", full.display());
     let directory = health.run(Operation::Change, what, || fs::File::open(full))?;

@@ -21,8 +21,9 @@ struct Open {
     taken: u64,
     /// The connections of each address that has any.
     of: HashMap<IpAddr, OfAddress>,
-    /// The addresses with idle connections; the last one makes room. So nothing is searched for one: a newcomer
-    /// costs a few steps down these trees, of which none has more entries than there are connections.
+    /// The addresses with idle connections; the last one makes room. So nothing is searched for one: a
+    /// newcomer costs a few steps down these trees, of which none has more entries than there are
+    /// connections.
     with_idle: BTreeMap<Rank, IpAddr>,
     slow: usize,
     /// The number of slow transfers of each address that has any.
@@ -65,9 +66,9 @@ impl Addresses {
         Arc::new(Addresses { all_max, each_max, open: Mutex::default() })
     }
 
-    /// Takes a place for a newcomer, who is idle until it says something. Where there is none, that of an idle
-    /// connection becomes one: of the newcomer's address if it has as many as it may have, else of the one
-    /// that has most.
+    /// Takes a place for a newcomer, who is idle until it says something. Where there is none, that of an
+    /// idle connection becomes one: of the newcomer's address if it has as many as it may have, else of the
+    /// one that has most.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<Place, Full> {
         let address = counted_as(address);
         let mut open = self.open.lock().expect("no holder panics");
@@ -171,8 +172,8 @@ impl Place {
         self.slow = slow;
     }
 
-    /// Whether there are more slow transfers than `max`, some of them its own, and its address has its share of them
-    /// or more: where one has them all, the others' stay.
+    /// Whether there are more slow transfers than `max`, some of them its own, and its address has its share
+    /// of them or more: where one has them all, the others' stay.
     pub(crate) fn crowds(&self, max: usize) -> bool {
         let open = self.addresses.open.lock().expect("no holder panics");
         let of_address = open.slow_of.get(&self.address).copied().unwrap_or(0);

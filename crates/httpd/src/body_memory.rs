@@ -56,7 +56,8 @@ impl BodyMemory {
 }
 
 impl Room {
-    /// Takes room, or gives some back, until there are so many bytes of it. After an error it has what it had.
+    /// Takes room, or gives some back, until there are so many bytes of it. After an error it has what it
+    /// had.
     pub fn hold(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let memory = &self.memory.0;
         let mut taken = memory.taken.lock().expect("no holder panics");

@@ -31,9 +31,10 @@ pub struct Limits {
     /// The least rate of a transfer, while the client is waited for. 0: any, as long as it does not stand
     /// still.
     pub bytes_per_second_min: u64,
-    /// Answers and bodies whose clients have let us wait for [`SLOW_AFTER`](Limits::SLOW_AFTER) or more, of which a
-    /// connection of HTTP/2 may have many; above it, the connections that are looked at first are let go. Each holds
-    /// what `buffer_bytes_max` says and a piece of its body, whose size is up to whoever makes it.
+    /// Answers and bodies whose clients have let us wait for [`SLOW_AFTER`](Limits::SLOW_AFTER) or more, of
+    /// which a connection of HTTP/2 may have many; above it, the connections that are looked at first are let
+    /// go. Each holds what `buffer_bytes_max` says and a piece of its body, whose size is up to whoever makes
+    /// it.
     pub slow_max: usize,
     /// Requests of one connection, after which it is closed in an orderly way: clients spread over gateways
     /// that came later.

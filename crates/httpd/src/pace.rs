@@ -33,7 +33,8 @@ impl Pace {
         self.left = self.left.saturating_add(earned).min(self.idle_max);
     }
 
-    /// The moment when the client's time is over, if it does nothing until then; `None` while it is not waited for.
+    /// The moment when the client's time is over, if it does nothing until then; `None` while it is not
+    /// waited for.
     pub(crate) fn over_at(&self) -> Option<Instant> {
         self.waiting_since.map(|since| since + self.left)
     }

@@ -34,8 +34,8 @@ pub(crate) fn side_by_side(mut work: Vec<Work<'_>>) {
     }
 }
 
-/// Takes in the blocks of the first bodies in vectors as wide as this processor has them and as there are bodies
-/// for; answers how many bodies that were.
+/// Takes in the blocks of the first bodies in vectors as wide as this processor has them and as there are
+/// bodies for; answers how many bodies that were.
 #[cfg(target_arch = "x86_64")]
 fn vector(work: &mut [Work<'_>], blocks: usize) -> usize {
     use crate::simd;

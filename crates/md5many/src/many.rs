@@ -1,5 +1,5 @@
-//! One queue of what is to be hashed in a process, as a log has one of what is to be written: what comes while a
-//! thread hashes goes together in its next pass. Nobody waits for others to come.
+//! One queue of what is to be hashed in a process, as a log has one of what is to be written: what comes
+//! while a thread hashes goes together in its next pass. Nobody waits for others to come.
 
 use crate::Md5;
 use crate::compress::{BLOCK_BYTES, SIDE_BY_SIDE_MAX, Work, side_by_side};

@@ -1,6 +1,6 @@
-//! The address under which the OM of a directory was known last. A copy of the directory that starts elsewhere is
-//! nobody until SCM has taken it for the one that it knows: two that vote as one replica would lose what was
-//! acknowledged.
+//! The address under which the OM of a directory was known last. A copy of the directory that starts
+//! elsewhere is nobody until SCM has taken it for the one that it knows: two that vote as one replica would
+//! lose what was acknowledged.
 
 use anyhow::Context;
 use disk::{Disk, ReadRecordError, RecordFile};

@@ -1,5 +1,6 @@
-//! All that a group has at one moment, as a backup takes it (docs/format/om-backup.md): read from a snapshot of RocksDB,
-//! sent as fast as it is taken. Nothing waits for it; old versions of rows are kept until it ends.
+//! All that a group has at one moment, as a backup takes it (docs/format/om-backup.md): read from a snapshot
+//! of RocksDB, sent as fast as it is taken. Nothing waits for it; old versions of rows are kept until it
+//! ends.
 
 use crate::tables::{
     APPLIED_KEY, FORMAT, NAMES_PREFIX, NEXT_BUCKET_KEY, OF_THIS_LOG, RESTORED_KEY, ROOT, UNSETTLED_PREFIX,
@@ -110,8 +111,8 @@ fn head(snapshot: &Snapshot<'_>, group: u64) -> anyhow::Result<BackupHead> {
     })
 }
 
-/// A digest of which buckets there are, where, and what is being done with them. None of it comes back to what it was:
-/// each bucket and each move has a number of its own, and attempts to delete are counted.
+/// A digest of which buckets there are, where, and what is being done with them. None of it comes back to
+/// what it was: each bucket and each move has a number of its own, and attempts to delete are counted.
 fn places(snapshot: &Snapshot<'_>) -> anyhow::Result<bytes::Bytes> {
     let mut digest = Md5::new();
     for table in [NAMES_PREFIX, NEXT_BUCKET_KEY, UNSETTLED_PREFIX] {

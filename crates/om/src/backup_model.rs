@@ -1,5 +1,6 @@
-//! A backup that catches each group at any moment of a bucket's life, and what a restore makes of it. Where the root's
-//! places are the same before and after all groups were caught, the bucket is there once, with what its group had.
+//! A backup that catches each group at any moment of a bucket's life, and what a restore makes of it. Where
+//! the root's places are the same before and after all groups were caught, the bucket is there once, with
+//! what its group had.
 
 use crate::backup;
 use crate::moves::Parts;

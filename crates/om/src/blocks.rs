@@ -1,4 +1,5 @@
-//! Which rows name which blocks (`docs/format/om-tables.md`): a row of `l` for each block of each row of a key or part.
+//! Which rows name which blocks (`docs/format/om-tables.md`): a row of `l` for each block of each row of a
+//! key or part.
 //!
 //! Pieces that a row names no more are deleted pieces first (`d`), and after a while, container by container,
 //! unused blocks (`e`). Their rows of `l` stay until then, so `l` may have more than there is and never less:
@@ -119,8 +120,8 @@ pub(crate) fn pieces_in(tables: &impl Read, row: &[u8]) -> anyhow::Result<Vec<Bl
     tables.get(row)?.map_or(Ok(Vec::new()), |value| pieces_of(row, &value))
 }
 
-/// Rows that were looked at, and what each names, as they are as long as this stands. A row of a large object has a
-/// hundred thousand blocks, and who asks for one of them asks for the next.
+/// Rows that were looked at, and what each names, as they are as long as this stands. A row of a large object
+/// has a hundred thousand blocks, and who asks for one of them asks for the next.
 #[derive(Default)]
 pub(crate) struct NamingRows {
     rows: HashMap<Vec<u8>, HashMap<BlockKey, u64>>,

@@ -1,7 +1,7 @@
 //! Buckets of other groups: the root's leader has their groups hold them and let go of them.
 //!
-//! Names are the root's, and what is in a bucket its group's. Both change one after the other, and each step may be
-//! repeated, by whoever leads the root by then:
+//! Names are the root's, and what is in a bucket its group's. Both change one after the other, and each step
+//! may be repeated, by whoever leads the root by then:
 //!
 //! ```text
 //! the root               the bucket's group      the root

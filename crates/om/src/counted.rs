@@ -53,7 +53,8 @@ const DELAYED: Metric = Metric {
     help: "Rate to which RocksDB slows writes down, so that compaction keeps up; 0: it does not.",
 };
 
-/// Calls of all operations. The names are those of the methods in om.proto, and of changes and lookups one by one.
+/// Calls of all operations. The names are those of the methods in om.proto, and of changes and lookups one by
+/// one.
 #[derive(Debug)]
 pub(crate) struct Counted {
     operations: BTreeMap<&'static str, Calls>,

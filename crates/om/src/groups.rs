@@ -14,13 +14,13 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// All groups that are founded, and the ways to them.
 pub(crate) struct Groups {
     connector: Arc<dyn Connector>,
-    known: Mutex<BTreeMap<u64, Known>>,
+    known: Mutex<BTreeMap<u64, KnownGroup>>,
     /// The lock that is held from the question how far a group is until its answer is noted and the fences
     /// that it lacks are sent: of two answers the later one is noted later.
     pub(crate) hearing: tokio::sync::Mutex<()>,
 }
 
-struct Known {
+struct KnownGroup {
     /// The members' addresses, separated by commas.
     addresses: String,
     link: Link,
@@ -44,7 +44,7 @@ impl Groups {
                 let Ok(link) = Link::new(&addresses, self.connector.clone(), ANSWERS_WITHIN) else {
                     continue;
                 };
-                known.insert(group.group, Known { addresses, link, keys_bits: None });
+                known.insert(group.group, KnownGroup { addresses, link, keys_bits: None });
             }
             let Some(known) = known.get_mut(&group.group) else { continue };
             if let Some(leader) = group.members.iter().find(|member| member.om == group.leader_om) {
@@ -60,7 +60,7 @@ impl Groups {
     /// the root.
     pub(crate) fn pick(&self, drawn: [u64; 2]) -> u64 {
         let all = self.known.lock().expect("no holder panics");
-        let keys = |(number, group): (&u64, &Known)| (group.keys_bits, *number);
+        let keys = |(number, group): (&u64, &KnownGroup)| (group.keys_bits, *number);
         let is_any_known = all.values().any(|group| group.keys_bits.is_some());
         let may_have: Vec<_> = all.iter().map(keys).filter(|it| !is_any_known || it.0.is_some()).collect();
         let nth = |random: u64| may_have.get(random.checked_rem(may_have.len() as u64)? as usize);

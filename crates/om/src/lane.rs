@@ -1,5 +1,5 @@
-//! The way of changes into a group's log: what waits while others are under way goes together, as one entry. The
-//! busier a group is, the less each change costs.
+//! The way of changes into a group's log: what waits while others are under way goes together, as one entry.
+//! The busier a group is, the less each change costs.
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 /// Entries under way at a time: while the disks write one, the next is made.
 const UNDER_WAY_MAX: usize = 2;
-/// The limits of an entry: some hundred changes, and far below what a Raft command may have. A larger change goes
-/// alone.
+/// The limits of an entry: some hundred changes, and far below what a Raft command may have. A larger change
+/// goes alone.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// The most commands of an entry: applying as many takes some milliseconds of a thread on which other tasks
 /// wait.

@@ -6,8 +6,8 @@
 //!
 //! Names of buckets are the root's, group 0; what is in a bucket is its group's ([`buckets`]).
 //!
-//! What names which blocks is in [`blocks`]; what nobody names any more SCM has datanodes give up ([`reclaim`]), and so it does
-//! with what nobody ever named ([`sweep`]).
+//! What names which blocks is in [`blocks`]; what nobody names any more SCM has datanodes give up
+//! ([`reclaim`]), and so it does with what nobody ever named ([`sweep`]).
 //!
 //! The replicas of groups that an OM has are in [`replicas`]. Which it is to have SCM says
 //! (docs/adr/0013-scm-places-the-groups-of-names.md), in answer to the [`heartbeat`].

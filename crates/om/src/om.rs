@@ -46,8 +46,8 @@ pub struct Om {
 }
 
 impl Om {
-    /// Opens the replicas that are in a metadata directory, which it may share with an SCM. They run and serve
-    /// from there on, whether there is an SCM or not; which others it is to have SCM says, later.
+    /// Opens the replicas that are in a metadata directory, which it may share with an SCM. They run and
+    /// serve from there on, whether there is an SCM or not; which others it is to have SCM says, later.
     pub async fn start(
         options: OmOptions,
         disk: Arc<RealDisk>,
@@ -232,8 +232,8 @@ impl Om {
         }
     }
 
-    /// Lets other members lead, closes the groups and makes the tables durable, so that the next start replays
-    /// little.
+    /// Lets other members lead, closes the groups and makes the tables durable, so that the next start
+    /// replays little.
     pub async fn shutdown(&self) {
         for task in self.tasks.lock().await.drain(..) {
             task.abort();

@@ -15,8 +15,8 @@ pub trait TablesPlace: Send + Sync + 'static {
     /// [`APPLIED_KEY`].
     fn open(&self, group: GroupId) -> BoxFuture<'static, anyhow::Result<Arc<dyn GroupDb>>>;
 
-    /// Deletes a group's tables, which nobody has open, durably. Safe to repeat; until it has returned they are
-    /// not to be opened.
+    /// Deletes a group's tables, which nobody has open, durably. Safe to repeat; until it has returned they
+    /// are not to be opened.
     fn delete(&self, group: GroupId) -> BoxFuture<'static, anyhow::Result<()>>;
 }
 

@@ -46,8 +46,8 @@ struct Founding {
 }
 
 impl Founding {
-    /// Whether a request that is so old now may have been sent before. The clock of who founded the names may be ahead of
-    /// this process's, which therefore must not have seen them founded when the request was sent.
+    /// Whether a request that is so old now may have been sent before. The clock of who founded the names may
+    /// be ahead of this process's, which therefore must not have seen them founded when the request was sent.
     fn is_after(self, age: Duration, now_ms: u64, now: Instant) -> bool {
         let sent_ms = now_ms.saturating_sub(age.as_millis() as u64);
         let may_be_before = self.founded_ms != 0 && (self.was_seen || sent_ms < self.founded_ms);
@@ -63,7 +63,8 @@ pub(crate) struct Replica {
     pub(crate) lane: Arc<Lane>,
     pub(crate) followed: Followed,
     statuses: watch::Receiver<GroupStatus>,
-    /// Set once the tables have said that the names are founded. Names that are founded do not become otherwise.
+    /// Set once the tables have said that the names are founded. Names that are founded do not become
+    /// otherwise.
     founded_by_tables: OnceLock<Founding>,
     /// Whether this process has seen the names when they were not founded.
     saw_unfounded: AtomicBool,
@@ -99,8 +100,9 @@ impl ReplicaPlaces {
         self.by_replica.get(&(group, replica)).copied().unwrap_or_default()
     }
 
-    /// Whether a member that SCM has not placed is to be of no account: SCM has yet to answer, or it knows the
-    /// group without it, which is about to be changed. An SCM that does not know the group learns all there is.
+    /// Whether a member that SCM has not placed is to be of no account: SCM has yet to answer, or it knows
+    /// the group without it, which is about to be changed. An SCM that does not know the group learns all
+    /// there is.
     fn has_no_place_for_strangers(&self, group: GroupId) -> bool {
         self.answered.as_ref().is_none_or(|answered| answered.contains(&group))
     }
@@ -223,8 +225,8 @@ impl Replica {
         Ok(restored(&*self.dbs.current())?.filter(|names| names.founded_ms == 0))
     }
 
-    /// Refuses a request that may have been carried out before the names were restored: what became of it then nobody
-    /// knows any more.
+    /// Refuses a request that may have been carried out before the names were restored: what became of it
+    /// then nobody knows any more.
     pub(crate) fn check_remembers(&self, age: Duration, now_ms: u64) -> Result<(), Failure> {
         let was_before = |founding: &Founding| founding.is_after(age, now_ms, Instant::now());
         if !self.founded_by_tables.get().is_some_and(was_before) {
@@ -339,7 +341,8 @@ impl Replica {
         leads && self.group.members().is_voter(self.id()) && self.is_founded_by_tables().unwrap_or(true)
     }
 
-    /// The replica as SCM is told of it by the OM with this number. `by_scm` is where SCM says that replicas are.
+    /// The replica as SCM is told of it by the OM with this number. `by_scm` is where SCM says that replicas
+    /// are.
     pub(crate) fn report(&self, om: NodeId, by_scm: &ReplicaPlaces) -> OmReplicaReport {
         let (status, members) = (self.group.status(), self.group.members());
         let leader = self.group.heard_leader().map_or(ReplicaId(0), |leader| leader.replica);

@@ -130,6 +130,11 @@ impl Replicas {
         open.collect()
     }
 
+    /// The replicas that answer for their groups.
+    pub(crate) fn led(&self, addresses: &AddressBook) -> impl Iterator<Item = Arc<Replica>> {
+        self.open().into_iter().filter(|replica| replica.check_serves(addresses).is_ok())
+    }
+
     /// The replica that answers for a group.
     pub(crate) fn serving(&self, group: GroupId, addresses: &AddressBook) -> Result<Arc<Replica>, Failure> {
         let replica = self.member(group)?;
@@ -318,8 +323,8 @@ impl Replicas {
         Ok(())
     }
 
-    /// Notes what SCM says to the OM with this number: what it is to have, and where the replicas of these groups
-    /// are.
+    /// Notes what SCM says to the OM with this number: what it is to have, and where the replicas of these
+    /// groups are.
     pub(crate) fn note(&self, om: NodeId, answer: &OmHeartbeatResponse) {
         let groups = &answer.groups;
         let is_mine = |told: &&OmGroup| told.members.iter().any(|member| member.om == om.0);
@@ -378,8 +383,8 @@ impl Replicas {
         }
     }
 
-    /// Opens the replica that SCM wants here: what is on the disk of it, or a new one. Only a group that is not
-    /// founded is begun, and only by one member.
+    /// Opens the replica that SCM wants here: what is on the disk of it, or a new one. Only a group that is
+    /// not founded is begun, and only by one member.
     async fn open_as_told(
         &self,
         om: NodeId,

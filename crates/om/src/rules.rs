@@ -7,17 +7,20 @@ use proto::{Code, Failure};
 /// The volume that S3 sees. It is there without being made.
 pub(crate) const VOLUME: &str = "s3v";
 pub(crate) const KEY_BYTES_MAX: usize = 1024;
-pub(crate) const USER_METADATA_BYTES_MAX: usize = 2 * 1024;
-pub(crate) const ATTRIBUTES_BYTES_MAX: usize = 8 * 1024;
+pub(crate) const USER_METADATA_BYTES_MAX: usize = 2 << 10;
+pub(crate) const ATTRIBUTES_BYTES_MAX: usize = 8 << 10;
 const ETAG_BYTES_MAX: usize = 256;
 /// The most entries of a page, for every list.
 pub(crate) const PAGE_ENTRIES_MAX: u32 = 1000;
 pub(crate) const PARTS_MAX: u32 = 10_000;
 /// The fewest bytes of a part of an upload, unless it is the last.
-pub(crate) const PART_BYTES_MIN: u64 = 5 * 1024 * 1024;
+pub(crate) const PART_BYTES_MIN: u64 = 5 << 20;
 /// The most bytes of a command, which stands whole in the log and in memory. 10 000 parts are half a
 /// megabyte, 20 000 pieces (5 TiB in blocks of 256 MiB) less than one.
-pub(crate) const COMMAND_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const COMMAND_BYTES_MAX: usize = 4 << 20;
+
+/// The most bytes of a command that takes rows in: one row may be as large as a command that makes one.
+pub(crate) const ROWS_BYTES_MAX: usize = 12 << 20;
 
 /// Refuses a volume that cannot be there.
 pub(crate) fn check_volume(volume: &str) -> Result<(), Failure> {
@@ -111,8 +114,8 @@ pub(crate) fn check_attributes(attributes: Option<&KeyAttributes>) -> Result<(),
     Ok(())
 }
 
-/// The most pieces of one key: its row fits into one command of a move, and into a backup. With blocks of 256 MiB an object
-/// of 5 TiB has a tenth of that.
+/// The most pieces of one key: its row fits into one command of a move, and into a backup. With blocks of 256
+/// MiB an object of 5 TiB has a tenth of that.
 pub(crate) const KEY_PIECES_MAX: usize = 200_000;
 
 /// Checks that the pieces of a key or part name blocks and add up to its size.

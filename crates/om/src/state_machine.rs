@@ -236,8 +236,8 @@ mod tests {
         }
     }
 
-    /// The records by what they say: deleted pieces without their places in the log, and requests that are remembered
-    /// without their places in the queue and their neighbours in an entry.
+    /// The records by what they say: deleted pieces without their places in the log, and requests that are
+    /// remembered without their places in the queue and their neighbours in an entry.
     fn records_by_content(machine: &Machine) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut content = Vec::new();
         for (key, value) in records(machine) {
@@ -260,8 +260,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(30))]
-        /// The answers are the same however commands are merged into entries; and the tables are, to the byte,
-        /// however the log is cut into batches, and wherever a crash makes it start again.
+        /// The answers are the same however commands are merged into entries; and the tables are, to the
+        /// byte, however the log is cut into batches, and wherever a crash makes it start again.
         #[test]
         fn entries_batches_and_restarts_make_no_difference(
             commands in prop::collection::vec((0u8..11, "[abc]"), 1..30),

@@ -101,7 +101,8 @@ pub(crate) const LEFT_PREFIX: &[u8] = b"y";
 /// The tables of what is in a bucket, in order. Their rows go along when the bucket moves.
 pub(crate) const CONTENTS: [&[u8]; 3] = [b"k", b"p", b"u"];
 
-/// The tables of one row, and those of remembered requests, which are of one group's log alone: no backup has them.
+/// The tables of one row, and those of remembered requests, which are of one group's log alone: no backup has
+/// them.
 pub(crate) const OF_THIS_LOG: [&[u8]; 6] =
     [APPLIED_KEY, FORMAT_KEY, FOUNDED_KEY, RESTORED_KEY, QUEUE_KEY, REMEMBERED_PREFIX];
 
@@ -109,8 +110,7 @@ pub(crate) const OF_THIS_LOG: [&[u8]; 6] =
 /// runs than anybody can have begun, without the knowledge of tables that were reset, or restored.
 pub(crate) const NUMBERS_SKIPPED: u64 = 1_000_000;
 
-/// The group that knows where each bucket is.
-pub(crate) const ROOT: u64 = 0;
+pub(crate) use proto::ROOT_OF_NAMES as ROOT;
 
 /// The length of an upload's id: 128 random bits in hexadecimal.
 pub(crate) const UPLOAD_ID_BYTES: usize = 32;
@@ -131,8 +131,9 @@ impl Read for Db {
     }
 }
 
-/// Tables, for lookups in place: of what RocksDB has in memory, which is what is new and what was read lately.
-/// A lookup fails where the disk would have to be asked, and is to be made again where that may be waited for.
+/// Tables, for lookups in place: of what RocksDB has in memory, which is what is new and what was read
+/// lately. A lookup fails where the disk would have to be asked, and is to be made again where that may be
+/// waited for.
 pub(crate) struct InMemory<'a>(pub &'a Db);
 
 impl Read for InMemory<'_> {
@@ -461,7 +462,8 @@ pub(crate) fn restored(tables: &impl Read) -> anyhow::Result<Option<RestoredName
     tables.message(RESTORED_KEY)
 }
 
-/// The number by which records are filed that this entry of the log makes: behind all that came with a backup.
+/// The number by which records are filed that this entry of the log makes: behind all that came with a
+/// backup.
 pub(crate) fn entry_number(tables: &impl Read, index: LogIndex) -> anyhow::Result<u64> {
     Ok(restored(tables)?.map_or(0, |restored| restored.entries) + index.0)
 }
@@ -472,8 +474,9 @@ pub(crate) fn runs_before(tables: &impl Read) -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(before.as_slice().try_into().context("the number of a run has 8 bytes")?))
 }
 
-/// The rows by which no run, of moves that are under way and of those that are yet to be heard of, is numbered like one that
-/// was begun without the knowledge of these tables: another group may have parts of that.
+/// The rows by which no run, of moves that are under way and of those that are yet to be heard of, is
+/// numbered like one that was begun without the knowledge of these tables: another group may have parts of
+/// that.
 pub(crate) fn skip_runs(
     tables: &impl Read,
     sending: impl Iterator<Item = anyhow::Result<(Vec<u8>, Vec<u8>)>>,

@@ -1,4 +1,5 @@
-//! The changes of buckets that somebody follows: which of their rows have changed, as the tables of this process show.
+//! The changes of buckets that somebody follows: which of their rows have changed, as the tables of this
+//! process show.
 
 use crate::overlay::Overlay;
 use crate::tables::{BucketNumber, contents};

@@ -3,8 +3,8 @@
 //!
 //! That names are founded ([`crate::tables::is_founded`]) is no matter of formats: what members have must not
 //! depend on whether they opened old tables or were sent the log, so nothing is written for it here. Tables
-//! with anything in them that was asked for are those of founded names. Tables in which nothing was ever asked
-//! for are not: once SCM knows their group, its leader writes that down as in any other.
+//! with anything in them that was asked for are those of founded names. Tables in which nothing was ever
+//! asked for are not: once SCM knows their group, its leader writes that down as in any other.
 
 use crate::blocks::{self, BlockKey, NAMED_PREFIX, UNUSED_PREFIX};
 use crate::filed::Filed;
@@ -54,7 +54,8 @@ pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
     db.write(batch).context("write what became of the tables")
 }
 
-/// Makes two rows of each bucket's one: its name in the root, and what is in it; the group of before is the root.
+/// Makes two rows of each bucket's one: its name in the root, and what is in it; the group of before is the
+/// root.
 fn divide_buckets(db: &Db, batch: &mut WriteBatch, before: u32) -> anyhow::Result<()> {
     for row in rows(db, NAMES_PREFIX) {
         let (key, value) = row?;
@@ -73,8 +74,8 @@ fn divide_buckets(db: &Db, batch: &mut WriteBatch, before: u32) -> anyhow::Resul
     Ok(())
 }
 
-/// Makes one row of the two that each remembered request has. Each was the only one of its entry, and keeps its
-/// place: members that apply the rest of the old log to new tables remember the same.
+/// Makes one row of the two that each remembered request has. Each was the only one of its entry, and keeps
+/// its place: members that apply the rest of the old log to new tables remember the same.
 fn join_requests(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
     let Some(mut queue) = db.message::<RequestQueue>(QUEUE_KEY)? else { return Ok(()) };
     queue.bytes = 0;
@@ -103,8 +104,9 @@ fn join_requests(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
 /// The most rows in one write of [`name_blocks`]: some MiB of memory.
 const NAMED_AT_ONCE: usize = 10_000;
 
-/// Says what names each block, which for millions of keys takes some seconds. A crash leaves a part, which the next try
-/// writes once more: nobody changes keys meanwhile, but a release of before may, so what it finds of this it deletes.
+/// Says what names each block, which for millions of keys takes some seconds. A crash leaves a part, which
+/// the next try writes once more: nobody changes keys meanwhile, but a release of before may, so what it
+/// finds of this it deletes.
 fn name_blocks(db: &Db) -> anyhow::Result<()> {
     let mut batch = WriteBatch::default();
     let write = |batch: &mut WriteBatch, at_least: usize| match batch.len() >= at_least {

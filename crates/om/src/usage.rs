@@ -32,11 +32,11 @@ pub(crate) type BucketRows = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 /// looked at last; other tables, as those of a snapshot that was installed, are read once when somebody asks.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
-    known: Mutex<Known>,
+    known: Mutex<KnownRows>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownRows {
     /// The tables that this is known of; they are not kept open for it.
     tables: Weak<Db>,
     buckets: BTreeMap<Arc<[u8]>, BucketRecord>,
@@ -102,7 +102,7 @@ fn named(bucket: &Bucket) -> String {
     }
 }
 
-impl Known {
+impl KnownRows {
     fn is_of(&self, tables: &Arc<Db>) -> bool {
         self.tables.as_ptr() == Arc::as_ptr(tables)
     }
@@ -111,7 +111,7 @@ impl Known {
         if self.is_of(tables) {
             return Ok(());
         }
-        let mut known = Known { tables: Arc::downgrade(tables), ..Known::default() };
+        let mut known = KnownRows { tables: Arc::downgrade(tables), ..KnownRows::default() };
         for row in rows(tables, BUCKETS_PREFIX) {
             let (row, value) = row?;
             let record = decode(&row, &value)?;

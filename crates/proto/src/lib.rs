@@ -29,6 +29,9 @@ mod rope;
 mod seeker;
 mod states;
 
+/// The group of names that knows which group has which bucket. It is there without being made.
+pub const ROOT_OF_NAMES: u64 = 0;
+
 pub use bucket_place::{bucket_of, in_bucket};
 pub use change::ChangesBucket;
 pub use cluster::{ClusterGuard, Guarded, in_cluster};

@@ -36,11 +36,13 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.raft.v1.SnapshotToFollower", limit(17 << 20, 16)),
     // A chunk is 4 MiB at most, its checksums 256 bytes.
     ("flotilla.datanode.v1.WriteChunk", limit((4 << 20) + (64 << 10), 256)),
-    // What one command of the OM may be, 4 MiB, and its request; a piece is some 60 bytes there, and two parts.
+    // What one command of the OM may be, 4 MiB, and its request; a piece is some 60 bytes there, and two
+    // parts.
     ("flotilla.om.v1.ChangeRequest", limit(5 << 20, 160_000)),
     // 64 keys of 1 KiB.
     ("flotilla.om.v1.LookupKeysRequest", limit(128 << 10, 256)),
-    // 512 KiB, or one row of 12 MiB; at most 8 192 rows and requests, whose answers are a few structures each.
+    // 512 KiB, or one row of 12 MiB; at most 8 192 rows and requests, whose answers are a few structures
+    // each.
     ("flotilla.om.v1.ReceiveRowsRequest", limit(13 << 20, 64 << 10)),
     // The same for rows of a backup.
     ("flotilla.om.v1.RestoreRowsRequest", limit(13 << 20, 64 << 10)),
@@ -188,8 +190,8 @@ fn count(shape: &Shape, bytes: &mut impl Buf, after: usize, left: &mut u32, dept
         let behind = bytes.remaining().checked_sub(length).filter(|behind| *behind >= after);
         let behind = behind.ok_or(End::Malformed)?;
         if let Some(part) = part {
-            // Numbers that stand together take eight times their bytes in memory at most: as many as a structure
-            // in sixteen bytes.
+            // Numbers that stand together take eight times their bytes in memory at most: as many as a
+            // structure in sixteen bytes.
             let parts = match (part, key & 7) {
                 (Part::Numbers, 2) => 1 + u32::try_from(length / 16).unwrap_or(u32::MAX),
                 _ => 1,

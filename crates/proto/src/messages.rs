@@ -1,5 +1,5 @@
-//! gRPC's messages without a copy of what they carry: for the few methods through which data goes. What travels is what
-//! tonic makes and reads, so either side may be tonic's own.
+//! gRPC's messages without a copy of what they carry: for the few methods through which data goes. What
+//! travels is what tonic makes and reads, so either side may be tonic's own.
 
 use crate::limits::{Carried, check};
 use crate::rope::{Rope, RopeMut, SHARED_BYTES_MIN};
@@ -100,8 +100,8 @@ where
 pub struct Messages<M> {
     body: Body,
     received: Rope,
-    /// What came behind `received` in small pieces, put together: a message in frames of a byte is not to
-    /// take a piece for each.
+    /// The small pieces behind `received`, joined: a message in frames of a byte must not take a piece for
+    /// each.
     small: BytesMut,
     /// The length of the message that comes, once its head is here.
     length: Option<usize>,

@@ -1,4 +1,5 @@
-//! A message of a read whose data stay in the pieces in which they came: putting them together would copy them.
+//! A message of a read whose data stay in the pieces in which they came: putting them together would copy
+//! them.
 
 use crate::datanode::ReadChunk;
 use crate::limits::Carried;

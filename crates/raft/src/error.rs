@@ -84,7 +84,7 @@ impl fmt::Display for Lag {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SetMembersError {
     #[error("members of a pipeline never change: it is closed and replaced")]
-    Pipeline,
+    FixedMembers,
     /// Nothing was changed.
     #[error("{why}")]
     Invalid { why: String },

@@ -39,7 +39,7 @@ impl SetMembersError {
         let message = self.to_string();
         match self {
             SetMembersError::NotLeader { leader } => not_leader(leader, addresses),
-            SetMembersError::Pipeline | SetMembersError::Invalid { .. } => Failure::invalid(message),
+            SetMembersError::FixedMembers | SetMembersError::Invalid { .. } => Failure::invalid(message),
             SetMembersError::Lagging { .. } | SetMembersError::Silent { .. } => {
                 Failure::new(Code::NotYet, message)
             }

@@ -30,6 +30,7 @@ mod transport;
 pub use adapter::runtime::blocking;
 pub use command::{Applied, Command, Committed, StateMachine};
 pub use counts::host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
+pub use counts::tally::Tally;
 pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };

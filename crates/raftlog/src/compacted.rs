@@ -1,6 +1,6 @@
 //! The file `compacted` beside the segments of an owner whose records were copied to other segments, without
-//! those that were discarded (docs/format/compacted.md). It says which segments are the owner's: replacing it is
-//! the one moment at which new ones take the place of old ones.
+//! those that were discarded (docs/format/compacted.md). It says which segments are the owner's: replacing it
+//! is the one moment at which new ones take the place of old ones.
 //!
 //! ```text
 //! offset size field
@@ -60,12 +60,12 @@ impl Compacted {
         self.segments.start > 0
     }
 
-    /// What counts as long as segments from `end` on are being written: the segments before it.
+    /// The record that lets only segments before `end` count, while later ones are being written.
     pub fn before(&self, end: u32) -> Compacted {
         Compacted { segments: self.segments.start..end, ..self.clone() }
     }
 
-    /// What counts on another disk that gets all segments there are.
+    /// The record for a disk that gets all segments there are: without an end.
     pub fn without_end(&self) -> Compacted {
         self.before(NO_END)
     }

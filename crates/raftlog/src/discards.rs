@@ -351,9 +351,9 @@ impl LogSpace {
         self.append_discards(owners_dir, &mut discards, &fresh).await
     }
 
-    /// Lists again, durably, what was given up while its owner was compacted, by the places that it has since,
-    /// and punches its holes there. To be called when the copy counts, and before anything else is given up;
-    /// doing it again changes nothing. One caller at a time for each owner.
+    /// Lists again, durably, what was given up while its owner was compacted, by the places that it has
+    /// since, and punches its holes there. To be called when the copy counts, and before anything else is
+    /// given up; doing it again changes nothing. One caller at a time for each owner.
     pub async fn move_discards(
         &self,
         owners_dir: &str,
@@ -433,9 +433,10 @@ pub(crate) fn path(owners_dir: &str, owner: OwnerId) -> String {
     format!("{}/{FILE_NAME}", owner_dir(owners_dir, owner))
 }
 
-/// The records of each block of the list. A crash may leave the first blocks alone, and all records of one tag go
-/// together: no block ends amid neighbours of one tag, unless they are more than one block takes. What is listed again, by
-/// other places or names, comes in the order of indexes, and is listed to its end by who finds half of it.
+/// The records of each block of the list. A crash may leave the first blocks alone, and all records of one
+/// tag go together: no block ends amid neighbours of one tag, unless they are more than one block takes. What
+/// is listed again, by other places or names, comes in the order of indexes, and is listed to its end by who
+/// finds half of it.
 fn in_blocks(records: &[Discarded]) -> impl Iterator<Item = &[Discarded]> {
     let (mut blocks, mut begin, mut end) = (Vec::new(), 0, 0);
     for of_tag in records.chunk_by(|one, next| one.tag == next.tag) {

@@ -46,8 +46,8 @@ pub enum ReadError {
 }
 
 impl OpenError {
-    /// Whether the log's bytes are wrong, or not to be had from the medium. Any other opening may succeed when
-    /// it is tried again.
+    /// Whether the log's bytes are wrong, or not to be had from the medium. Any other opening may succeed
+    /// when it is tried again.
     pub fn condemns(&self) -> bool {
         match self {
             OpenError::Damaged { .. } | OpenError::Inconsistent { .. } => true,

@@ -20,8 +20,8 @@ impl OwnerFile {
     }
 }
 
-/// All files of an owner, by name, which is the order of its segments; none when it has no directory. Segments
-/// that a compaction left, or has not finished, are not among them.
+/// All files of an owner, by name, which is the order of its segments; none when it has no directory.
+/// Segments that a compaction left, or has not finished, are not among them.
 pub async fn owner_files(disk: &dyn Disk, owners_dir: &str, owner: OwnerId) -> io::Result<Vec<OwnerFile>> {
     let dir = owner_dir(owners_dir, owner);
     let mut names = disk.list(&dir).await?;

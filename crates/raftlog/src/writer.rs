@@ -197,9 +197,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits a while for space, or for a file that may be opened: entries that were accepted must be written, or
-    /// the log cannot go on, and others use the disk and the process too. Any other error is the answer, and so is
-    /// this one when the log is closed.
+    /// Waits a while for space, or for a file that may be opened: entries that were accepted must be written,
+    /// or the log cannot go on, and others use the disk and the process too. Any other error is the answer,
+    /// and so is this one when the log is closed.
     async fn wait_for_space(&mut self, extent: &Extent, error: io::Error, is_first: bool) -> io::Result<()> {
         if !may_be_repeated(&error) || self.core.is_closing() {
             return Err(error);
@@ -345,8 +345,8 @@ impl Writer {
         result
     }
 
-    /// Waits a while where a job was refused for lack of something that may be there again; all its steps may be
-    /// repeated. False when it is not to be tried once more.
+    /// Waits a while where a job was refused for lack of something that may be there again; all its steps may
+    /// be repeated. False when it is not to be tried once more.
     async fn is_to_be_repeated(&mut self, result: &io::Result<()>) -> bool {
         let Err(error) = result else { return false };
         let is_refused = may_be_repeated(error) && !self.core.is_closing();

@@ -1,4 +1,4 @@
-use crate::frames::Link;
+use crate::frames::FrameLink;
 use crate::limits::{CONNECT_MAX, PING_ANSWER_MAX, PING_INTERVAL, Windows};
 use tonic::Status;
 use tonic::codegen::http::uri::Authority;
@@ -31,7 +31,7 @@ impl Connector for TcpConnector {
     fn connect(&self, address: &str) -> Result<Channel, String> {
         let authority: Result<Authority, _> = address.parse();
         match authority.map(|authority| authority.port().is_some()) {
-            Ok(true) => Ok(BoxCloneSyncService::new(Link::new(address, self.windows))),
+            Ok(true) => Ok(BoxCloneSyncService::new(FrameLink::new(address, self.windows))),
             Ok(false) => Err(format!("`{address}` is not a host:port")),
             Err(error) => Err(format!("`{address}` is not a host:port: {error}")),
         }

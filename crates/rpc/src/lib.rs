@@ -2,7 +2,8 @@
 //!
 //! A [`Connector`] makes a [`Channel`] to an address: over TCP ([`TcpConnector`]), over mutual TLS
 //! ([`TlsConnector`]), by calls within the process ([`LocalConnector`]), or inside a simulation. [`Channels`]
-//! keeps one for each address, and a [`Link`] finds who of several leads. A [`Gate`] is the door of a port: what may come in, and how much of it.
+//! keeps one for each address, and a [`Link`] finds who of several leads. A [`Gate`] is the door of a port:
+//! what may come in, and how much of it.
 //! [`TlsIncoming`] lets in only whom an authority vouches for.
 
 mod channels;

@@ -2,9 +2,9 @@
 //! services, as a call of theirs by the task that asks, and over no connection.
 //!
 //! The services and who asks them notice no difference: names of clusters are compared, messages are encoded
-//! and decoded, and a service that panics ends its call and not who asks. What a port has limits for (connections,
-//! calls, an address's share of either and of memory, bytes of a message, and of messages that came in part) is for
-//! strangers: what is sent here, this process has already.
+//! and decoded, and a service that panics ends its call and not who asks. What a port has limits for
+//! (connections, calls, an address's share of either and of memory, bytes of a message, and of messages that
+//! came in part) is for strangers: what is sent here, this process has already.
 
 use crate::connector::{Channel, Connector};
 use bytes::Bytes;

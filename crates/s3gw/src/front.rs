@@ -31,8 +31,8 @@ const READY_FOR: Duration = Duration::from_secs(1);
 
 /// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`, which no
 /// bucket can be called. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
-/// Documents that are sent, and long ones that are answered, have `documents`. Requests of S3 are accounted for
-/// in `accounts`.
+/// Documents that are sent, and long ones that are answered, have `documents`. Requests of S3 are accounted
+/// for in `accounts`.
 pub fn router(
     client: Client,
     options: GatewayOptions,

@@ -7,7 +7,6 @@ use crate::racks::spread as spread_of_racks;
 use crate::replication::{self, Copies, NodeView, NodeViews, Order, REPLICAS, Tasks};
 use crate::world::World;
 use proto::scm::TaskKind;
-use tracing::info;
 use types::{ContainerId, NodeId};
 
 /// The most containers of the fullest node that one look considers; the next look goes on behind them.
@@ -46,9 +45,7 @@ impl Balancer {
         if !world.may_move_data() || !world.tables.switches().balancer {
             return None;
         }
-        let (to, order) = self.next_move(world, tasks)?;
-        info!(%to, ?order, "move a container for balance");
-        Some((to, order))
+        self.next_move(world, tasks)
     }
 
     fn next_move(&mut self, world: &World<'_>, tasks: &Tasks) -> Option<(NodeId, Order)> {

@@ -129,7 +129,7 @@ impl Closing {
         (lost.count() + 1 + MAJORITY > MEMBERS || has_places).then_some(first)
     }
 
-    /// Why the pipeline cannot count on a member any more.
+    /// The reason why the pipeline cannot count on a member any more.
     fn lost(&self, pipeline: &PipelineView<'_>, member: &MemberView<'_>, now: Instant) -> Option<String> {
         let (id, node) = (PipelineId(pipeline.record.pipeline), member.node_id());
         if member.is_dead() {
@@ -194,8 +194,8 @@ impl Closing {
     }
 }
 
-/// Why the pipeline has to close because of a member, whatever else there is: what operators want of its node,
-/// or that it has ended.
+/// The reason why the pipeline has to close because of a member, whatever else there is: what operators want
+/// of its node, or that it has ended.
 fn has_to_close(member: &MemberView<'_>, tables: &Tables) -> Option<String> {
     let node = member.node_id();
     match tables.node(node).map(duty) {
@@ -386,7 +386,8 @@ mod tests {
         closes(&decided, "its group stopped on node 3");
     }
 
-    /// A node hears SCM, and not the others, or its disk hangs: in its place another member would stand still, too.
+    /// A node hears SCM, and not the others, or its disk hangs: in its place another member would stand
+    /// still, too.
     #[test]
     fn a_member_that_stands_still_is_not_closed_for_where_there_is_no_better_place() {
         let stands_still = |has_fourth: bool| {

@@ -1,4 +1,4 @@
-//! What is left of a container that no replica is good of: what an operator is shown, and may make it.
+//! The remains of a container without a good replica, which an operator is shown and may accept.
 
 use crate::ops::accept_container_loss::as_decided;
 use crate::replicas::last_record;
@@ -19,8 +19,8 @@ pub(crate) struct Left {
     pub(crate) after: ClosedContainer,
 }
 
-/// Finds what is left of a container. Refused as long as a good replica may come by itself: nobody has to give
-/// up anything then.
+/// Finds what is left of a container. Refused as long as a good replica may come by itself: nobody has to
+/// give up anything then.
 pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, String> {
     let known = replication::known(container, world).ok_or_else(|| format!("no container {container}"))?;
     let views = world.node_views();
@@ -52,7 +52,8 @@ pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, St
     Ok(Left { before, node: Some(*node), after })
 }
 
-/// Whether what the node has may be there again: of one in maintenance it is expected, however long it is silent.
+/// Whether what the node has may be there again: of one in maintenance it is expected, however long it is
+/// silent.
 fn may_return(view: &NodeView) -> bool {
     view.counts() || view.state != NodeState::NodeDead
 }

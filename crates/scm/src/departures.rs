@@ -1,4 +1,5 @@
-//! Nodes that leave: when nothing depends on them any more, when their maintenance is over, and when they die.
+//! Nodes that leave: when nothing depends on them any more, when their maintenance is over, and when they
+//! die.
 
 use crate::quality::Quality;
 use crate::replication::{self, REPLICAS, REPLICAS_BESIDES_MAINTENANCE, Tasks};

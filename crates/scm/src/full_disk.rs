@@ -20,9 +20,9 @@ pub(crate) fn of(group: &Group) -> Option<String> {
     group.log().space().check_space(1).err().map(|full| full.to_string())
 }
 
-/// Hands over for as long as nothing can be written here: this leader can decide nothing, and cannot even note that.
-/// Where the others with room are no majority it stays: who follows it could commit no more, and would not get as far
-/// as answering questions. Never resolves.
+/// Hands over for as long as nothing can be written here: this leader can decide nothing, and cannot even
+/// note that. Where the others with room are no majority it stays: who follows it could commit no more, and
+/// would not get as far as answering questions. Never resolves.
 pub(crate) async fn hand_over(seat: &Seat, connector: Arc<dyn Connector>) {
     loop {
         sleep(LOOK_AGAIN).await;

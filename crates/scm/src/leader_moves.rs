@@ -1,14 +1,13 @@
 //! Each node leads its share of the open pipelines: a third of those it is a member of. Leading costs CPU and
 //! network, and after restarts a few nodes lead everything.
 
-use crate::member_view::{MemberView, PipelineView};
+use crate::member_view::{MEMBERS, MemberView, PipelineView};
 use crate::replication::{Order, Tasks};
 use crate::world::World;
 use proto::scm::{PipelineRecord, PipelineState, TaskKind};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
-use tracing::info;
 use types::{NodeId, PipelineId};
 
 /// The most leaders that are moved at a time: each move is a pause of some milliseconds for its pipeline's
@@ -57,7 +56,6 @@ impl LeaderBalancer {
             |from, pipeline: PipelineId| tasks.is_asked(from, TaskKind::TaskMoveLeader, pipeline.0);
         let moved_to = |pipeline| self.moved.get(&pipeline).map(|(_, to)| *to);
         let best = best_move(world, moved_to, is_under_way)?;
-        info!(pipeline = %best.pipeline, from = %best.from, to = %best.to, "move leader for balance");
         self.moved.insert(best.pipeline, (now, best.to));
         Some(best)
     }
@@ -70,7 +68,7 @@ fn best_move(
     is_under_way: impl Fn(NodeId, PipelineId) -> bool,
 ) -> Option<Move> {
     let mut led: Vec<(&PipelineView<'_>, NodeId)> = Vec::new();
-    // The pipelines that a node leads above its share, times three.
+    // The pipelines that a node leads above its share, times the members of each.
     let mut excess: HashMap<NodeId, i64> = HashMap::new();
     let is_open = |view: &&PipelineView<'_>| view.record.state() == PipelineState::PipelineOpen;
     for pipeline in world.unended_pipelines().iter().filter(is_open) {
@@ -78,7 +76,7 @@ fn best_move(
         for member in &pipeline.record.members {
             *excess.entry(NodeId(member.node)).or_default() -= 1;
         }
-        *excess.entry(leader).or_default() += 3;
+        *excess.entry(leader).or_default() += MEMBERS as i64;
         led.push((pipeline, leader));
     }
     let excess = |node: NodeId| excess.get(&node).copied().unwrap_or(0);
@@ -98,8 +96,8 @@ fn best_move(
         // A leader without room refuses all writes, whatever its share, and whatever was moved lately.
         let is_stuck = view.member_on(from).is_some_and(|member| member.disk_is_full);
         let gain = if is_stuck { i64::MAX } else { excess(from) - excess(NodeId(to.node)) };
-        // Moving one leader changes the difference by six: less than four would only swap.
-        let is_due = is_stuck || gain > 3 && moved_to.is_none();
+        // Moving one leader changes the difference by twice that: less than one more would only swap.
+        let is_due = is_stuck || gain > MEMBERS as i64 && moved_to.is_none();
         is_due.then_some((gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
     };
     let moves = led.into_iter().filter_map(of_pipeline);

@@ -31,7 +31,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{NodeId, ReplicaId};
 
-/// All groups: the root, those that were made, and those that a forced reset has lost, of which OMs have names.
+/// All groups: the root, those that were made, and those that a forced reset has lost, of which OMs have
+/// names.
 pub(crate) fn all(world: &World<'_>) -> BTreeSet<u64> {
     let heard = world.tables.oms().keys().flat_map(|om| world.oms.replicas(*om));
     let lost = heard.map(|heard| &heard.report).filter(|report| has_names(report)).map(|report| report.group);

@@ -6,7 +6,6 @@ use crate::tables::OmReplica;
 use crate::world::World;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tracing::info;
 use types::NodeId;
 
 /// A member that lacks more entries than this is behind.
@@ -30,15 +29,14 @@ pub(crate) fn plan_from_full(world: &World<'_>) -> Vec<OmSuccession> {
     for (group, leader) in led.iter().filter(is_stuck) {
         let fit = leader.voters().into_iter().filter(|voter| may_lead(world, *group, voter, leader));
         let Some(to) = fit.min_by_key(|voter| (leads.count(voter.om), voter.om)) else { continue };
-        info!(group, om = to.om, "move the leader of names from a full disk");
         leads.add(to.om);
         moves.push(OmSuccession { group: *group, replica: to.replica });
     }
     moves
 }
 
-/// The next move for balance, at most one: from the OM that leads most to the one that leads least, if that evens
-/// anything out. A group's leader stays for `interval` after anybody has wished it, an operator too.
+/// The next move for balance, at most one: from the OM that leads most to the one that leads least, if that
+/// evens anything out. A group's leader stays for `interval` after anybody has wished it, an operator too.
 pub(crate) fn plan(world: &World<'_>, interval: Duration) -> Option<OmSuccession> {
     let led = led(world);
     let leads = Leads::of(&led);
@@ -51,12 +49,10 @@ pub(crate) fn plan(world: &World<'_>, interval: Duration) -> Option<OmSuccession
         let to = fit.min_by_key(|voter| (leads.count(voter.om), voter.om))?;
         let gain = leads.count(leader.om.0).checked_sub(leads.count(to.om))?;
         // Moving one leader changes the difference by two.
-        (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica }, to.om))
+        (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica }))
     };
     let moves = led.iter().filter_map(of_group);
-    let (_, best, om) = moves.max_by_key(|(gain, best, _)| (*gain, std::cmp::Reverse(best.group)))?;
-    info!(group = best.group, om, "move the leader of names for balance");
-    Some(best)
+    moves.max_by_key(|(gain, best)| (*gain, std::cmp::Reverse(best.group))).map(|(_, best)| best)
 }
 
 /// The founded groups that are led.
@@ -85,8 +81,9 @@ impl Leads {
     }
 }
 
-/// Whether the voter is well, has room, and has nearly all that the leader has. Nobody may where those with room
-/// are no majority: a new leader could not commit the first entry of its term, and not even answer questions.
+/// Whether the voter is well, has room, and has nearly all that the leader has. Nobody may where those with
+/// room are no majority: a new leader could not commit the first entry of its term, and not even answer
+/// questions.
 fn may_lead(world: &World<'_>, group: u64, voter: &OmReplica, leader: &OmLeader<'_>) -> bool {
     let om = NodeId(voter.om);
     let has_room = world.tables.om_group(group).is_some_and(|record| !lacks_room(world, record));

@@ -1,5 +1,5 @@
-//! The orders to an OM: the groups in which it is to have a replica, and what it is to delete. A pure function
-//! of one look at the world.
+//! The orders to an OM: the groups in which it is to have a replica, and what it is to delete. A pure
+//! function of one look at the world.
 
 use crate::om_view::leader;
 use crate::tables::OmReplica;

@@ -106,9 +106,9 @@ pub(crate) fn creation(places: [Place; MEMBERS]) -> CreatePipelineCommand {
     CreatePipelineCommand { places: places.into() }
 }
 
-/// The nodes that new pipelines may go to, with the pipelines that their disks carry. Where two have `places`, a
-/// third one that is dead, or has no disk that works, is a member beside them: two take what is written, and
-/// it may come back. While any other is silent, and not dead yet, that one is waited for.
+/// The nodes that new pipelines may go to, with the pipelines that their disks carry. Where two have
+/// `places`, a third one that is dead, or has no disk that works, is a member beside them: two take what is
+/// written, and it may come back. While any other is silent, and not dead yet, that one is waited for.
 fn loads<'a>(world: &World<'a>, places: impl Iterator<Item = Places<'a>>) -> (Vec<NodeLoad>, Existing) {
     let World { tables, nodes, now, .. } = *world;
     let mut per_disk: HashMap<&Bytes, u32> = HashMap::new();
@@ -198,8 +198,8 @@ mod tests {
         assert_eq!(planned(&[1, 2, 3], Duration::from_secs(300)), 2);
     }
 
-    /// The members of what is planned where two of four nodes are `live` and some are known to be dead; nodes 3
-    /// and 4 are at these addresses.
+    /// The members of what is planned where two of four nodes are `live` and some are known to be dead; nodes
+    /// 3 and 4 are at these addresses.
     fn thirds(
         addresses: [&str; 2],
         live: [u64; 2],

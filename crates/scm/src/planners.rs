@@ -80,6 +80,7 @@ pub(crate) async fn decide(leader: &Leader) {
     loop {
         let Decisions { commands, has_placed, enough_is_known, successions } = tick(leader, &mut planners);
         for OmSuccession { group, replica } in successions {
+            info!(group, replica, "move the leader of names");
             leader.change_oms(|oms| oms.wish(group, replica, Instant::now() + OM_SUCCESSION_MAX));
         }
         if enough_is_known {
@@ -190,9 +191,11 @@ impl Planners {
         let tasks = &mut replication.tasks;
         if self.balance.is_due(world.now) {
             if let Some(best) = self.leaders.plan(world, tasks) {
+                info!(pipeline = %best.pipeline, from = %best.from, to = %best.to, "move a leader");
                 tasks.ask(best.from, best.order(), world.now);
             }
             if let Some((to, order)) = self.balancer.plan(world, tasks) {
+                info!(%to, ?order, "move a container for balance");
                 tasks.ask(to, order, world.now);
             }
         }

@@ -88,10 +88,11 @@ impl Resolution {
     }
 }
 
-/// The member whose end is the container's: the highest of a majority of members that have proved all they had.
-/// Whatever a majority had, a member of every other majority has, too, so two members that are whole decide
-/// without one that is damaged. Where only the damaged one could, none does: the third may come, and an
-/// operator may accept the loss. What a member once said of its end stays true, whatever becomes of the member.
+/// The member whose end is the container's: the highest of a majority of members that have proved all they
+/// had. Whatever a majority had, a member of every other majority has, too, so two members that are whole
+/// decide without one that is damaged. Where only the damaged one could, none does: the third may come, and
+/// an operator may accept the loss. What a member once said of its end stays true, whatever becomes of the
+/// member.
 fn decides<'a>(
     container: ContainerId,
     pipeline: &'a PipelineView<'a>,
@@ -119,8 +120,8 @@ fn decides<'a>(
     }
 }
 
-/// Whether SCM's log has enough ends for one member that is there to decide alone: those of a majority, its own among
-/// them, or the pipeline's last roll, which is committed; and none is higher than its own.
+/// Whether SCM's log has enough ends for one member that is there to decide alone: those of a majority, its
+/// own among them, or the pipeline's last roll, which is committed; and none is higher than its own.
 fn outranks_the_noted(
     pipeline: &PipelineRecord,
     member: &MemberView<'_>,
@@ -140,10 +141,10 @@ fn outranks_the_noted(
 }
 
 /// Resolves a pipeline that lost its majority for good: what its containers are by the member left whose log
-/// ends highest, and who that is; one that shows all of its log before any other. Where that member's replica is
-/// damaged, or it has none, it is the next one's. Whatever the others had acknowledged and that member lacks is gone: so all
-/// must have said what they have, but those that are dead or whose disk is broken. A member that has let go
-/// of the pipeline has said so if it has spoken since `since`.
+/// ends highest, and who that is; one that shows all of its log before any other. Where that member's replica
+/// is damaged, or it has none, it is the next one's. Whatever the others had acknowledged and that member
+/// lacks is gone: so all must have said what they have, but those that are dead or whose disk is broken. A
+/// member that has let go of the pipeline has said so if it has spoken since `since`.
 pub(crate) fn accept_loss(
     pipeline: PipelineId,
     world: &World<'_>,
@@ -243,8 +244,9 @@ fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Ta
     member.noted_end(pipeline).is_none_or(|noted| is_shown(noted, pipeline, member, tables, nodes))
 }
 
-/// Whether the last record of the member's log is shown, of those of which SCM is told: by the replica that it stands
-/// in, or by its container's being closed, whose replicas move. A member that could not tell has nothing to show.
+/// Whether the last record of the member's log is shown, of those of which SCM is told: by the replica that
+/// it stands in, or by its container's being closed, whose replicas move. A member that could not tell has
+/// nothing to show.
 fn is_shown(
     end: MemberEnd,
     pipeline: &PipelineRecord,
@@ -720,8 +722,8 @@ mod tests {
         assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(1), ContainerClosed, 60));
     }
 
-    /// The container would have no replica to make copies of: the one it is decided by is damaged, or gone with the
-    /// index of its disk.
+    /// The container would have no replica to make copies of: the one it is decided by is damaged, or gone
+    /// with the index of its disk.
     #[test]
     fn who_accepts_a_loss_keeps_what_is_there_and_whole() {
         let accept = |spoil: &dyn Fn(&mut Fixture)| {

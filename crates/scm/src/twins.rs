@@ -5,8 +5,8 @@ use tokio::time::Instant;
 use tracing::warn;
 use types::NodeId;
 
-/// Processes that came with the directories of a datanode or an OM that is elsewhere and well. Nobody knows which of
-/// two is the copy: the one that speaks stays, until nothing is heard from there.
+/// Processes that came with the directories of a datanode or an OM that is elsewhere and well. Nobody knows
+/// which of two is the copy: the one that speaks stays, until nothing is heard from there.
 #[derive(Default)]
 pub(crate) struct Twins {
     /// The address of each, and the time at which it last came.

@@ -73,7 +73,8 @@ impl<'a> World<'a> {
         )
     }
 
-    /// The places of new pipelines but those on disks where a member stood still lately: another one would, too.
+    /// The places of new pipelines but those on disks where a member stood still lately: another one would,
+    /// too.
     pub(crate) fn good_places(&self) -> impl Iterator<Item = Places<'a>> {
         let World { tables, nodes, .. } = *self;
         let disk_of = |(node, pipeline): (NodeId, PipelineId)| {

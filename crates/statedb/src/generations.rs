@@ -59,9 +59,9 @@ impl DbGenerations {
         Ok(DbGenerations { inner: Arc::new(Inner { disk, dir, options, applied_key, current }) })
     }
 
-    /// Deletes all that is of the database in `dir`, durably: on return one that is opened there is empty. What
-    /// is not there is deleted already. Nobody may have it open, and until a call has returned nobody may open
-    /// it: a crash leaves any part of it.
+    /// Deletes all that is of the database in `dir`, durably: on return one that is opened there is empty.
+    /// What is not there is deleted already. Nobody may have it open, and until a call has returned nobody
+    /// may open it: a crash leaves any part of it.
     pub async fn delete(disk: &RealDisk, dir: &str) -> anyhow::Result<()> {
         let (parent, name) = dir.rsplit_once('/').unwrap_or(("", dir));
         let in_parent =

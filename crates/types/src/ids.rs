@@ -79,7 +79,8 @@ number_newtype!(
 );
 
 impl NodeId {
-    /// OMs' numbers begin above this one where nodes of all kinds meet: one process may be datanode 2 and OM 2.
+    /// OMs' numbers begin above this one where nodes of all kinds meet: one process may be datanode 2 and OM
+    /// 2.
     const OMS: u64 = 1 << 32;
 
     /// The node that the OM of a number is to members of Raft groups.

@@ -1,9 +1,10 @@
-//! What openraft needs of the crate `base2histogram`, which this one replaces (`[patch.crates-io]` in the workspace's manifest).
+//! What openraft needs of the crate `base2histogram`, which this one replaces (`[patch.crates-io]` in the
+//! workspace's manifest).
 //!
-//! openraft keeps seventeen histograms for each group, for statistics that only its feature `runtime-stats` can show; we do not
-//! switch that on, and measure groups ourselves (`crates/metrics`). The real crate makes 27 MiB of tables when the first histogram of a process is
-//! made, and two KiB of buckets for each: more than all else that an idle process of ours holds. These count what is recorded, and
-//! nothing more.
+//! openraft keeps seventeen histograms for each group, for statistics that only its feature `runtime-stats`
+//! can show; we do not switch that on, and measure groups ourselves (`crates/metrics`). The real crate makes
+//! 27 MiB of tables when the first histogram of a process is made, and two KiB of buckets for each: more than
+//! all else that an idle process of ours holds. These count what is recorded, and nothing more.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,5 +1,5 @@
-//! A bucket with all its keys, as who uses it sees it: a page lists several keys as they are at one moment, and a bucket
-//! is empty when none of them is there.
+//! A bucket with all its keys, as who uses it sees it: a page lists several keys as they are at one moment,
+//! and a bucket is empty when none of them is there.
 
 use crate::{Condition, Model};
 use proto::Code;

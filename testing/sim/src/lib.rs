@@ -2,8 +2,8 @@
 //! test rules.
 //!
 //! [`world`] knows runtimes, disks and the network, and nothing of what runs in them. [`scenario`] runs many
-//! Raft groups in it, under faults, and checks what must hold; [`cluster`] runs SCM and datanodes, [`names`] SCM and OMs, as
-//! real [`services`]; many seeds of these are [`seeds`].
+//! Raft groups in it, under faults, and checks what must hold; [`cluster`] runs SCM and datanodes, [`names`]
+//! SCM and OMs, as real [`services`]; many seeds of these are [`seeds`].
 //! [`MemTables`] is where simulated state machines keep their state, and [`MemSnapshots`] how it is copied.
 
 mod campaign;

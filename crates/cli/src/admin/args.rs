@@ -69,7 +69,8 @@ pub(crate) enum AdminCommand {
     /// Giving back what nobody names any more
     #[command(subcommand)]
     Reclaim(SwitchCommand),
-    /// Looking through closed containers for blocks that no name has, and for names whose block no replica has
+    /// Looking through closed containers for blocks that no name has, and for names whose block no replica
+    /// has
     #[command(subcommand)]
     Sweep(SweepCommand),
     /// Who runs where and how they are, and a small key-value space. Exits with 3 when a comparison failed,
@@ -225,8 +226,8 @@ pub(crate) enum ContainerCommand {
         #[arg(long)]
         accept_loss: bool,
     },
-    /// No replica of a container is good, and none will come back (`missing`): it becomes what the best one left
-    /// has of it. What only the lost ones had is gone
+    /// No replica of a container is good, and none will come back (`missing`): it becomes what the best one
+    /// left has of it. What only the lost ones had is gone
     AcceptLoss {
         container: u64,
         /// Do it, with what this node has: the one that the command names without this option
@@ -487,8 +488,8 @@ pub(crate) enum BucketCommand {
 
 #[derive(Subcommand, Debug, Clone)]
 pub(crate) enum RaftCommand {
-    /// Say what to do, where, when a majority of SCM's members, or of OM's, is lost for good. Changes nothing:
-    /// the survivor must be stopped for it
+    /// Say what to do, where, when a majority of SCM's members, or of OM's, is lost for good. Changes
+    /// nothing: the survivor must be stopped for it
     ResetMembership {
         /// scm, om (all groups of names), om-N, or a pipeline like pipeline-3
         #[arg(long, default_value = "scm")]

@@ -67,8 +67,8 @@ async fn until_settled(client: &Client, bucket: &str, moved: BucketMove) -> anyh
     }
 }
 
-/// The outcome of an attempt to move a bucket, once it is known to all: an answer that names no place says nothing. An
-/// error says what became of the bucket instead.
+/// The outcome of an attempt to move a bucket, once it is known to all: an answer that names no place says
+/// nothing. An error says what became of the bucket instead.
 fn outcome(found: &HeadBucketResponse, moved: BucketMove) -> Option<Result<(), String>> {
     let place = found.place?;
     if place.number != moved.number {

@@ -10,9 +10,9 @@ use crate::table::{human_bytes, table};
 use crate::version::VERSION;
 use anyhow::{Context, bail, ensure};
 use futures::future::try_join_all;
-use proto::Failure;
 use proto::om::backup_part::Part;
 use proto::scm::{ListOmsResponse, ListScmMembersRequest};
+use proto::{Failure, ROOT_OF_NAMES};
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -23,8 +23,6 @@ use time::format_description::well_known::Rfc3339;
 use tokio::time::{Instant, interval, sleep};
 use types::{Clock, SystemClock};
 
-/// The group that says where buckets are.
-const ROOT: u64 = 0;
 /// The time within which all groups must once be led, and no bucket be made, deleted or moved for a moment.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
 const BEGIN_PAUSE: Duration = Duration::from_millis(200);
@@ -119,7 +117,7 @@ fn leaders(listed: &ListOmsResponse) -> anyhow::Result<Vec<(u64, String)>> {
         }
     };
     let leaders = listed.groups.iter().map(leader).collect::<anyhow::Result<Vec<_>>>()?;
-    ensure!(leaders.iter().any(|(group, _)| *group == ROOT), "SCM knows no group 0 of names");
+    ensure!(leaders.iter().any(|(group, _)| *group == ROOT_OF_NAMES), "SCM knows no group 0 of names");
     Ok(leaders)
 }
 
@@ -139,11 +137,12 @@ async fn begin_once(leaders: &[(u64, String)], cluster: &str) -> anyhow::Result<
         let rows = oms[&address].clone().back_up(group).await;
         rows.with_context(|| format!("group {group} of names, at {address}"))
     };
-    let root = leaders.iter().find(|(group, _)| *group == ROOT).context("SCM knows no group 0 of names")?;
-    let first = open(ROOT, root.1.clone()).await?;
-    let others = leaders.iter().filter(|(group, _)| *group != ROOT);
+    let root =
+        leaders.iter().find(|(group, _)| *group == ROOT_OF_NAMES).context("SCM knows no group 0 of names")?;
+    let first = open(ROOT_OF_NAMES, root.1.clone()).await?;
+    let others = leaders.iter().filter(|(group, _)| *group != ROOT_OF_NAMES);
     let others = try_join_all(others.map(|(group, address)| open(*group, address.clone()))).await?;
-    let last = open(ROOT, root.1.clone()).await?.head;
+    let last = open(ROOT_OF_NAMES, root.1.clone()).await?.head;
     if first.head.places.is_empty() || first.head.places != last.places {
         bail!("a bucket was made, deleted or moved at this moment: once more");
     }

@@ -17,7 +17,8 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// The time for which a group may take nothing: an OM may have to be started first, and says so a second later.
+/// The time for which a group may take nothing: an OM may have to be started first, and says so a second
+/// later.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The time within which groups that have their rows serve.
 const SERVES_WITHIN: Duration = Duration::from_secs(60);

@@ -15,7 +15,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// The time for which a command looks for a leader: longer than elections take where disks and processors are
 /// busy with other things.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The time for one address to say whether it leads: one that hangs must not keep the question from the others.
+/// The time for one address to say whether it leads: one that hangs must not keep the question from the
+/// others.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 

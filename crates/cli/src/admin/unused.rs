@@ -1,4 +1,4 @@
-//! What was deleted and is not gone from the disks yet.
+//! Deleted data that still takes room on disks, and what it waits for.
 
 use super::answer::Answer;
 use super::bucket::connect;

@@ -5,7 +5,8 @@
 //! { … }
 //! ```
 //!
-//! The number is the version; the checksum, in eight hexadecimal digits, is of all that follows the first line.
+//! The number is the version; the checksum, in eight hexadecimal digits, is of all that follows the first
+//! line.
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};

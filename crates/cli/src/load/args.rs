@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// Makes load, and checks each answer: what is read must be what was written, to the byte.
 ///
-/// Names, metadata and bytes follow from the seed and a number, so another run, or another machine, can check what
-/// this one wrote. Exit codes: 0, 1 when something failed, 3 when something was wrong.
+/// Names, metadata and bytes follow from the seed and a number, so another run, or another machine, can check
+/// what this one wrote. Exit codes: 0, 1 when something failed, 3 when something was wrong.
 #[derive(Args, Debug)]
 pub(crate) struct LoadArgs {
     #[command(flatten)]
@@ -72,6 +72,7 @@ pub(crate) enum Kind {
     Deletes,
     /// Read an object whole that stays, or find that one is not there that does not
     Check,
-    /// Put, read, list and delete, each client with names of its own and of this run, of which it knows what they must be
+    /// Put, read, list and delete, each client with names of its own and of this run, of which it knows what
+    /// they must be
     Mixed,
 }

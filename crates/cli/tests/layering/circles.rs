@@ -84,7 +84,7 @@ fn planted_circles_are_found() {
 }
 
 /// The crates of the workspace, each with its directory of sources.
-fn crates() -> Vec<(String, String)> {
+pub(super) fn crates() -> Vec<(String, String)> {
     let metadata = MetadataCommand::new()
         .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"))
         .no_deps()

@@ -49,6 +49,31 @@ const LIMITS: &[(&str, &str, &str, &str)] = &[
     ("snapshot.md", "A manifest is at most 16 MiB", "raft/src/snapshot/manifest.rs", "MANIFEST_BYTES_MAX"),
     ("om-backup.md", "of the rows, at most 13 MiB", "cli/src/backup/parts.rs", "PART_BYTES_MAX"),
     ("om-backup.md", "at most 4 096", "om/src/backup.rs", "PART_ROWS_MAX"),
+    ("om-tables.md", "| key | 1 to 1024", "om/src/rules.rs", "KEY_BYTES_MAX"),
+    ("om-tables.md", "names and values | 2 KiB", "om/src/rules.rs", "USER_METADATA_BYTES_MAX"),
+    ("om-tables.md", "of a key, encoded | 8 KiB", "om/src/rules.rs", "ATTRIBUTES_BYTES_MAX"),
+    ("om-tables.md", "parts of an upload | 10 000", "om/src/rules.rs", "PARTS_MAX"),
+    ("om-tables.md", "the last have at least 5 MiB", "om/src/rules.rs", "PART_BYTES_MIN"),
+    ("om-tables.md", "entries of a page | 1 000", "om/src/rules.rs", "PAGE_ENTRIES_MAX"),
+    ("om-tables.md", "a command, encoded | 4 MiB", "om/src/rules.rs", "COMMAND_BYTES_MAX"),
+    ("om-tables.md", "pieces of a key | 200 000", "om/src/rules.rs", "KEY_PIECES_MAX"),
+    ("om-tables.md", "or of a backup | 12 MiB", "om/src/rules.rs", "ROWS_BYTES_MAX"),
+    ("om-tables.md", "remembered requests | 10 million", "om/src/ops/requests.rs", "REMEMBERED_MAX"),
+    ("om-tables.md", "10 million, and 2 GiB", "om/src/ops/requests.rs", "REMEMBERED_BYTES_MAX"),
+    ("om-tables.md", "one `ForgetBlocks` | 2048", "om/src/reclaim/portion.rs", "PIECES_AT_ONCE"),
+    ("om-tables.md", "`FenceContainers` | 1 000", "om/src/ops/fence_containers.rs", "FENCED_AT_ONCE"),
+    ("om-tables.md", "one `FileOrphans` | 1 024", "om/src/sweep/look_through.rs", "FILED_AT_ONCE"),
+    ("scm-tables.md", "text of 1 to 255", "scm/src/ops/set_racks.rs", "NAME_BYTES_MAX"),
+    ("scm-tables.md", "bytes. At most 10 000", "scm/src/ops/set_racks.rs", "HOSTS_MAX"),
+    ("scm-tables.md", "to be founded; at most 256", "scm/src/tables/oms.rs", "OM_GROUPS_MAX"),
+    ("frames.md", "Both numbers are from 65 536", "rpc/src/frames/head.rs", "WINDOW_MIN"),
+    ("frames.md", "both | at most 1 MiB", "rpc/src/frames/head.rs", "DATA_BYTES_MAX"),
+    ("frames.md", "1, 2 and 4 are at most 16 KiB", "rpc/src/frames/head.rs", "META_BYTES_MAX"),
+    ("frames.md", "where each header counts 32", "rpc/src/frames/headers.rs", "HEADER_WEIGHT"),
+    ("frames.md", "its message cut at 2 KiB", "rpc/src/frames/headers.rs", "SENTENCE_BYTES_MAX"),
+    ("frames.md", "takes its length and 64", "rpc/src/frames/flow.rs", "FRAME_COST"),
+    ("frames.md", "has credit for 66 KiB", "rpc/src/frames/flow.rs", "SMALL_MESSAGE_BYTES"),
+    ("frames.md", "Data of up to 2 KiB", "rpc/src/frames/queue.rs", "COPIED_BYTES_MAX"),
     ("block-index.md", "as text of at most 1024 bytes", "datanode/src/index/unhealthy.rs", "WHY_BYTES_MAX"),
 ];
 
@@ -107,6 +132,7 @@ fn a_planted_difference_is_found() {
     assert_eq!(last_number("1 to 65 536"), 1 << 16);
     assert_eq!(last_number("at least 4 MiB and at most 64 MiB"), 64 << 20);
     assert_eq!(last_number("above 2⁶²"), 1 << 62);
+    assert_eq!(["2 KiB", "3 GiB", "4 million"].map(last_number), [2 << 10, 3 << 30, 4_000_000]);
     assert_eq!(value_of("const A: u64 = 256 << 10;", "A"), Some(262_144));
     assert_eq!(value_of("const A_MAX: u64 = 1_000;", "A"), None);
 }
@@ -205,7 +231,8 @@ fn value_of(code: &str, constant: &str) -> Option<u64> {
 /// The last number of some words, times its unit.
 fn last_number(words: &str) -> u64 {
     let words = words.replace("2⁶²", &(1u64 << 62).to_string());
-    let unit = if words.ends_with("MiB") { 1 << 20 } else { 1 };
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("million", 1_000_000)];
+    let unit = units.iter().find(|(name, _)| words.ends_with(name)).map_or(1, |(_, unit)| *unit);
     let end = words.rfind(|it: char| it.is_ascii_digit()).expect("there is a number") + 1;
     let start = words[..end].rfind(|it: char| !it.is_ascii_digit() && it != ' ').map_or(0, |at| at + 1);
     let digits = words[start..end].trim();

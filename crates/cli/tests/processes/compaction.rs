@@ -1,5 +1,5 @@
-//! Small objects come back too: the containers that they were in are written anew, also where a node is killed
-//! in the middle of that.
+//! Small objects come back too: the containers that they were in are written anew, also where a node is
+//! killed in the middle of that.
 
 use crate::binary;
 use crate::commands::admin_json;

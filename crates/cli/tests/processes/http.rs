@@ -40,7 +40,8 @@ fn has_settled(page: &Scrape) -> Result<(), String> {
     let followers = sum(page, "flotilla_raft_group_role", &[("role", "follower")]);
     let bytes = sum(page, "flotilla_raft_group_append_bytes_total", &[]);
     let syncs = page.with("flotilla_disk_log_write_seconds_count", &[]);
-    // SCM, four groups of names, four pipelines of three members each. Six data directories, one for metadata.
+    // SCM, four groups of names, four pipelines of three members each. Six data directories, one for
+    // metadata.
     let synced = syncs.filter(|sample| sample.value > 0.0).count();
     if (leaders, followers, synced) == (9.0, 8.0, 7) && bytes >= 3.0 * OBJECT_BYTES as f64 {
         return Ok(());

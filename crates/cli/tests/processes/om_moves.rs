@@ -64,7 +64,8 @@ impl Writer {
         Ok(self)
     }
 
-    /// A put that is carried out twice finds another etag the second time, and one that is lost leaves the one before.
+    /// A put that is carried out twice finds another etag the second time, and one that is lost leaves the
+    /// one before.
     async fn put(&mut self, key: &str) -> Result<(), String> {
         let etag = format!("{}-{}", self.number, self.calls);
         let before = self.there.get(key).cloned();

@@ -1,4 +1,5 @@
-//! The only OM, whose directory is gone: nobody begins an empty namespace in its place before a person says so.
+//! The only OM, whose directory is gone: nobody begins an empty namespace in its place before a person says
+//! so.
 
 use crate::binary;
 use crate::commands::{admin_json, flotilla};

@@ -1,6 +1,6 @@
-//! Strangers try each door ([`doors`]), and lean on every port, in crowds, one crowd after the other, while one
-//! honest client works all through it, and judges. All doors and small crowds are tests; `./dev drill doors` has
-//! crowds as large as the issue of a busy night.
+//! Strangers try each door ([`doors`]), and lean on every port, in crowds, one crowd after the other, while
+//! one honest client works all through it, and judges. All doors and small crowds are tests; `./dev drill
+//! doors` has crowds as large as the issue of a busy night.
 
 mod crowd;
 mod doors;
@@ -30,14 +30,14 @@ struct Crowds {
     stay: Duration,
     /// The p99 that an honest client may have beside them, as a multiple of that without them.
     p99_to_quiet_max: f64,
-    /// The p99 that honest requests may have, whatever else this machine does: it says that nobody waits for a
-    /// stranger until his time is over.
+    /// The p99 that honest requests may have, whatever else this machine does: it says that nobody waits for
+    /// a stranger until his time is over.
     p99_max: Duration,
 }
 
-/// Other work of this machine may slow down either of two windows of a few seconds: all rounds' requests count
-/// together, and a crowd of nobody says what such a ratio is worth. The goal is 1.1 (docs/s3.md has what was
-/// seen); what is asserted is what a machine can tell on which others compile.
+/// Other work of this machine may slow down either of two windows of a few seconds: all rounds' requests
+/// count together, and a crowd of nobody says what such a ratio is worth. The goal is 1.1 (docs/s3.md has
+/// what was seen); what is asserted is what a machine can tell on which others compile.
 const IN_A_CAMPAIGN: Crowds = Crowds {
     half_sent: 1500,
     slow_readers: 1000,
@@ -178,8 +178,8 @@ fn memory(process: &Process, name: &str) -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
 }
 
-/// The number of idle connections that the gateway takes, which is a quarter of its open files, or `wanted` if
-/// that is less.
+/// The number of idle connections that the gateway takes, which is a quarter of its open files, or `wanted`
+/// if that is less.
 fn affordable(gateway: &Process, wanted: usize) -> usize {
     let limits = fs::read_to_string(format!("/proc/{}/limits", gateway.pid())).expect("it runs");
     let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
@@ -426,8 +426,8 @@ async fn crowds_of_strangers_cost_an_honest_client_nothing() {
     run(AMONG_TESTS).await;
 }
 
-/// `./dev drill doors`: as often as `FLOTILLA_DRILL_REPEAT` says; `FLOTILLA_DRILL_ONLY` names one door, which is
-/// tried without crowds.
+/// `./dev drill doors`: as often as `FLOTILLA_DRILL_REPEAT` says; `FLOTILLA_DRILL_ONLY` names one door, which
+/// is tried without crowds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "minutes: ./dev drill doors"]
 async fn drill() {

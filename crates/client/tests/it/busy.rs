@@ -14,7 +14,7 @@ fn appended_and_refused(cluster: &Cluster) -> (u64, u64) {
     let (mut appended, mut refused) = (0, 0);
     for node in &cluster.nodes {
         let groups = pipelines.iter().filter_map(|pipeline| node.host.group(GroupId::pipeline(*pipeline)));
-        appended += groups.map(|group| group.metrics().append_bytes).sum::<u64>();
+        appended += groups.map(|group| group.metrics().tally.append_bytes).sum::<u64>();
         refused += node.datanode.disk_stats().iter().map(|disk| disk.busy_chunks).sum::<u64>();
     }
     (appended, refused)

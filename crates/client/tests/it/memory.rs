@@ -26,7 +26,8 @@ fn in_use(client: &Client) -> usize {
 const LARGE: usize = MIB + (256 << 10);
 const SMALL: usize = (64 + 68) << 10;
 
-/// Each takes a piece and keeps it, as HTTP does for a client that takes nothing. With what memory each of them has.
+/// Each takes a piece and keeps it, as HTTP does for a client that takes nothing. With what memory each of
+/// them has.
 async fn readers_who_stop(client: &Client, key: &proto::om::Key) -> Vec<(Bytes, Reading, usize)> {
     let mut stopped = Vec::new();
     loop {

@@ -21,8 +21,8 @@ enum Answer {
     Done,
 }
 
-/// An OM that does with tries of a deletion, and says of the bucket's place, what it is told to; the last of each
-/// again and again.
+/// An OM that does with tries of a deletion, and says of the bucket's place, what it is told to; the last of
+/// each again and again.
 #[derive(Clone)]
 struct Scripted {
     answers: Vec<Answer>,

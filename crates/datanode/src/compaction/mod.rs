@@ -8,7 +8,8 @@
 //! the old segments go
 //! ```
 //!
-//! The old segments go last: whoever looked a record up before its row changed finds it there, or looks again.
+//! The old segments go last: whoever looked a record up before its row changed finds it there, or looks
+//! again.
 
 mod rewrite;
 mod settle;

@@ -167,7 +167,8 @@ async fn a_copy_that_is_killed_anywhere_is_gone_on_with_or_whole() {
     assert!(whole > 1 && whole < operations, "{whole} of {operations}");
 }
 
-/// A sync fails, the process is started anew, and the copy goes on: the page cache shows what the disk has lost.
+/// A sync fails, the process is started anew, and the copy goes on: the page cache shows what the disk has
+/// lost.
 #[tokio::test]
 async fn what_a_failed_sync_has_lost_is_no_replica() {
     const TRIES_MAX: usize = 4;

@@ -240,8 +240,8 @@ impl Index {
         self.get(&keys::container(container), ContainerRecord::decode)
     }
 
-    /// The roll to the container that a pipeline ended with, as an end of the log that it is the last record of;
-    /// nothing is known of it where the replica before that is gone.
+    /// The roll to the container that a pipeline ended with, as an end of the log that it is the last record
+    /// of; nothing is known of it where the replica before that is gone.
     pub(crate) fn last_roll(&self, end: &ContainerRecord) -> anyhow::Result<LogEnd> {
         let rolled = self.container(end.previous)?.and_then(|before| before.last);
         Ok(rolled.map_or_else(LogEnd::default, |id| log_end(end.previous, id, id)))

@@ -45,7 +45,8 @@ pub(crate) struct Replica {
     /// The hash of docs/format/container-hash.md; `None` until it was computed.
     pub hash: Option<[u8; 32]>,
     pub unhealthy: Option<String>,
-    /// The time, by SCM's clock, of the last question to read all of it, and it was right; 0: not in this process.
+    /// The time, by SCM's clock, of the last question to read all of it, and it was right; 0: not in this
+    /// process.
     pub checked_ms: u64,
     /// Whether no log reads the replica's records any more.
     pub released: bool,

@@ -150,7 +150,8 @@ impl OfflineDisk {
                 }
                 Err(InspectError::NoSuchLog { .. }) => {
                     let names = self.disk().list(&format!("{GROUPS_DIR}/{group}")).await?;
-                    // A creation that a crash has divided leaves what was to be renamed: nobody has voted yet.
+                    // A creation that a crash has divided leaves what was to be renamed: nobody has voted
+                    // yet.
                     if names.iter().any(|name| !name.ends_with(".tmp")) {
                         report.find(
                             FindingKind::Lost,

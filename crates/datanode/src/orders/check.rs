@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::ContainerId;
 
-/// Reads the replica that this node tells of. Found right, it is told of with the time at which that was asked for.
+/// Reads the replica that this node tells of. Found right, it is told of with the time at which that was
+/// asked for.
 pub(super) async fn check_replica(
     means: &Means,
     container: ContainerId,

@@ -19,9 +19,9 @@ use tracing::info;
 use types::{ContainerId, DiskId, OwnerId};
 
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
-/// while may have it besides the disk that it was copied to meanwhile: then it goes from both where the two are the
-/// same. Another one, or one that is whole where this is not, may be the last that has what the container
-/// lacks, and SCM has never heard of it: it is told of from then on.
+/// while may have it besides the disk that it was copied to meanwhile: then it goes from both where the two
+/// are the same. Another one, or one that is whole where this is not, may be the last that has what the
+/// container lacks, and SCM has never heard of it: it is told of from then on.
 pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
     let mut left = Vec::new();
     let deleted = delete_those(means, container, run, &mut left).await;
@@ -91,8 +91,8 @@ pub(super) async fn delete_from(
     Ok(())
 }
 
-/// Finishes the deletions of replicas that a crash, or an error, cut short: before anything reads the disk, and from time
-/// to time. The answer is the first failure; the others are finished all the same.
+/// Finishes the deletions of replicas that a crash, or an error, cut short: before anything reads the disk,
+/// and from time to time. The answer is the first failure; the others are finished all the same.
 pub(crate) async fn finish_begun(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
     let mut outcome = Ok(());
@@ -103,7 +103,8 @@ pub(crate) async fn finish_begun(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()>
     outcome
 }
 
-/// Finishes the deletion of this replica, if it was begun: the files of a copy would be taken for those that are to go.
+/// Finishes the deletion of this replica, if it was begun: the files of a copy would be taken for those that
+/// are to go.
 pub(super) async fn finish_begun_of(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
     match disk.index.with(move |index| index.is_being_deleted(container)).await? {

@@ -22,7 +22,7 @@ mod discard;
 mod kinds;
 mod order;
 mod second;
-mod sweep;
+mod unwanted;
 
 use crate::inventory::Inventory;
 use crate::workers::Workers;
@@ -38,11 +38,11 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-pub(crate) use sweep::Sweeper;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use types::{Backoff, ContainerId};
+pub(crate) use unwanted::UnwantedCopies;
 
 /// The time after which an order that was done and is still told is done again: before, SCM may not have the
 /// report yet.

@@ -38,8 +38,8 @@ use crate::index::machine::BLOCK_BYTES_MAX;
 const CHUNK_OVERHEAD_BYTES: usize = 1024;
 
 /// The most blocks whose later chunks a stream may refuse, because one before them was refused or for the
-/// container they are in: as many as a gateway works for at once, in some 100 KiB. Past it all are forgotten: their
-/// chunks are proposed, and refused by the state machine, once they are on three disks.
+/// container they are in: as many as a gateway works for at once, in some 100 KiB. Past it all are forgotten:
+/// their chunks are proposed, and refused by the state machine, once they are on three disks.
 const BLOCKS_MAX: usize = 1024;
 
 /// The time that a stopping node waits for what is under way to be answered.
@@ -283,8 +283,8 @@ impl WriteStream {
         }
     }
 
-    /// Asks for room in the node, which must not make anybody wait; then waits for room in the stream, which makes
-    /// its sender wait, with a chunk that counts.
+    /// Asks for room in the node, which must not make anybody wait; then waits for room in the stream, which
+    /// makes its sender wait, with a chunk that counts.
     async fn reserve(
         &self,
         data_bytes: usize,

@@ -1,5 +1,5 @@
-//! Hops of reads: what is in memory is found and read by the task that is asked, and another thread has a part
-//! only in what is not.
+//! Hops of reads: what is in memory is found and read by the task that is asked, and another thread has a
+//! part only in what is not.
 
 use crate::cluster::{Acked, Cluster, DEADLINE, Node, bytes, chunk, options};
 use disk::{Disk, RealDisk};

@@ -94,7 +94,7 @@ async fn a_node_with_too_much_under_way_says_busy() {
 /// Bytes that the leader's log took, of which every member's log has as many.
 fn appended_bytes(node: &crate::cluster::Node) -> u64 {
     let group = node.host.group(types::GroupId::pipeline(crate::cluster::PIPELINE)).unwrap();
-    group.metrics().append_bytes
+    group.metrics().tally.append_bytes
 }
 
 /// A writer whose connection breaks sends everything again that was not acknowledged. Some of it is applied

@@ -217,8 +217,8 @@ async fn chunks_that_wait_for_all_replicas_hold_no_room() {
         let reports = cluster.nodes[leader].datanode.container_reports().await.unwrap();
         reports.iter().map(|report| report.payload_bytes).sum::<u64>()
     };
-    // Longer than a datanode waits. One after the other is committed: what is not has room, which a pipeline has for half
-    // of the limit alone.
+    // Longer than a datanode waits. One after the other is committed: what is not has room, which a pipeline
+    // has for half of the limit alone.
     for nonce in 0..CHUNKS {
         let data = bytes(nonce as u64, CHUNK_BYTES);
         let asked = WriteChunk {

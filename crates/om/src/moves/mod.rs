@@ -15,14 +15,14 @@
 //! that has been replaced is of no account: its run has a lower number than the next one's. The root says
 //! once what becomes of an attempt, and until it has, a frozen bucket stays frozen.
 //!
-//! What is left of a bucket in a group that does not have it is deleted in the background ([`sweeper`]).
+//! What is left of a bucket in a group that does not have it is deleted in the background ([`leftovers`]).
 
 mod counts;
+mod leftovers;
 #[cfg(test)]
 mod model;
 mod parts;
 mod sender;
-mod sweeper;
 
 pub(crate) use counts::MoveCounts;
 #[cfg(test)]
@@ -65,7 +65,7 @@ pub(crate) struct Moves {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     Send(GroupId, u64),
-    Sweep(GroupId, u64),
+    Clear(GroupId, u64),
 }
 
 /// Sends buckets that are to move, and sweeps what buckets have left, in all groups that are led from here.
@@ -80,10 +80,7 @@ pub(crate) async fn go_on_always(moves: Moves) {
         }
         while tasks.try_join_next().is_some() {}
         under_way.retain(|_, task| !task.is_finished());
-        for replica in moves.replicas.open() {
-            if replica.check_serves(&moves.addresses).is_err() {
-                continue;
-            }
+        for replica in moves.replicas.led(&moves.addresses) {
             if let Err(error) = moves.begin(&replica, &mut tasks, &mut under_way) {
                 let group = replica.group.id();
                 warn!(%group, error = format!("{error:#}"), "read which buckets move");
@@ -111,8 +108,8 @@ impl Moves {
         for row in rows(&db, LEFT_PREFIX) {
             let BucketNumber(number) = number_in(&row?.0)?;
             let (moves, replica) = (self.clone(), replica.clone());
-            let sweep = |tasks: &mut JoinSet<()>| tasks.spawn(sweeper::run(moves, replica, number));
-            under_way.entry(Work::Sweep(group, number)).or_insert_with(|| sweep(tasks));
+            let clear = |tasks: &mut JoinSet<()>| tasks.spawn(leftovers::run(moves, replica, number));
+            under_way.entry(Work::Clear(group, number)).or_insert_with(|| clear(tasks));
         }
         Ok(())
     }

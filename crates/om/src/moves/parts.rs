@@ -17,7 +17,8 @@ use proto::om::{MovedRow, RememberedRequests, RequestQueue};
 use statedb::Db;
 use std::collections::BTreeSet;
 
-/// The limits of a part: small beside what a group applies in a second, so that its other buckets do not wait.
+/// The limits of a part: small beside what a group applies in a second, so that its other buckets do not
+/// wait.
 const BYTES_MAX: usize = 512 << 10;
 const COUNT_MAX: usize = 4096;
 /// The bytes that are read at a time in the search for the bucket's requests among others.

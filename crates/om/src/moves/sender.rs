@@ -1,5 +1,5 @@
-//! Sends one bucket to another group, as long as the group that has it is led from here, up to the question whether the
-//! bucket has moved.
+//! Sends one bucket to another group, as long as the group that has it is led from here, up to the question
+//! whether the bucket has moved.
 
 use super::Moves;
 use super::parts::{Part, Parts};
@@ -22,7 +22,8 @@ use tracing::{debug, info, warn};
 use types::Backoff;
 use types::random::random;
 
-/// The time for which the other group may answer nothing before the move is given up. Nobody waits for it meanwhile.
+/// The time for which the other group may answer nothing before the move is given up. Nobody waits for it
+/// meanwhile.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time for which the other group may leave changes of the bucket waiting before the move is given up.
 const FROZEN_MAX: Duration = Duration::from_millis(800);
@@ -119,7 +120,8 @@ impl Sender {
         }
     }
 
-    /// Whether the root answers, and waits for the end of this attempt: while nobody can settle it, changes need not wait.
+    /// Whether the root answers, and waits for the end of this attempt: while nobody can settle it, changes
+    /// need not wait.
     async fn root_waits(&self) -> Result<bool, End> {
         let Bucket { volume, name: bucket, .. } = self.record()?.bucket.unwrap_or_default();
         let head = HeadBucketRequest { volume, bucket };

@@ -30,7 +30,8 @@ impl Operation for AbortUpload {
     }
 }
 
-/// Removes an upload with its parts (at most 10 000) and returns these, in order. Nothing names their blocks then.
+/// Removes an upload with its parts (at most 10 000) and returns these, in order. Nothing names their blocks
+/// then.
 pub(super) fn take_parts(
     apply: &mut Apply<'_, '_>,
     bucket: BucketNumber,

@@ -1,5 +1,6 @@
-//! A new, empty bucket with a number that no bucket had before. In the root itself it is there at once; another
-//! group is asked to hold it first ([`crate::buckets`]), and until then its name is taken and it is not there.
+//! A new, empty bucket with a number that no bucket had before. In the root itself it is there at once;
+//! another group is asked to hold it first ([`crate::buckets`]), and until then its name is taken and it is
+//! not there.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::{check_bucket_name, check_volume};

@@ -1,5 +1,5 @@
-//! The group to which a bucket was sent hears what became of that: it holds the bucket from here on, or forgets what came.
-//! The other group has let go of the bucket before.
+//! The group to which a bucket was sent hears what became of that: it holds the bucket from here on, or
+//! forgets what came. The other group has let go of the bucket before.
 
 use super::end_sending::check_move;
 use super::{Apply, Fresh, Operation, wire};

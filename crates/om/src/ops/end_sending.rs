@@ -1,5 +1,6 @@
-//! The group from which a bucket was sent hears what became of that. It lets go of a bucket that is elsewhere: from here
-//! on it answers nothing about it, and only then the other group does. One that stays changes again.
+//! The group from which a bucket was sent hears what became of that. It lets go of a bucket that is
+//! elsewhere: from here on it answers nothing about it, and only then the other group does. One that stays
+//! changes again.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{BucketNumber, Read, Refusal, letting_go, record_key, sending_key};

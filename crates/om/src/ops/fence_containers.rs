@@ -1,10 +1,11 @@
 //! Fences containers: from here on the group takes no block of them that it does not name already: what
 //! nobody names of them, nobody ever will ([`crate::sweep`]).
 //!
-//! The root numbers its fences, and each look at which it makes some, or none. Any other group notes up to which number it
-//! has all of them: before it has, it takes no bucket ([`Apply::check_fenced`]), so that a group that is made later takes
-//! no block either that others were asked about. A group that was reset, or restored, may have lost fences, and does not
-//! know which: until it has all again it takes no block that it does not name.
+//! The root numbers its fences, and each look at which it makes some, or none. Any other group notes up to
+//! which number it has all of them: before it has, it takes no bucket ([`Apply::check_fenced`]), so that a
+//! group that is made later takes no block either that others were asked about. A group that was reset, or
+//! restored, may have lost fences, and does not know which: until it has all again it takes no block that it
+//! does not name.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::blocks::{BlockKey, NamingRows};
@@ -19,8 +20,8 @@ pub(crate) const FENCED_AT_ONCE: usize = 1000;
 /// The largest number of a container that is fenced: far more than SCM can have drawn, one after the other:
 /// whoever invents more leaves no rows.
 const CONTAINERS_MAX: u64 = 1 << 40;
-/// The time by which the clocks of two leaders may be apart, for numbers: thirty days. Whoever invents a later one shuts no
-/// fence out for good.
+/// The time by which the clocks of two leaders may be apart, for numbers: thirty days. Whoever invents a
+/// later one shuts no fence out for good.
 const AHEAD_MAX_MS: u64 = 30 * 24 * 3600 * 1000;
 
 pub(crate) struct FenceContainers;
@@ -69,7 +70,8 @@ impl Operation for FenceContainers {
             }
         }
         let number = match is_root {
-            // A root that was founded anew, or put back, goes on past all that the one before it told groups of.
+            // A root that was founded anew, or put back, goes on past all that the one before it told groups
+            // of.
             true => apply.now_ms.max(before.number.saturating_add(1)),
             false => before.number.max(command.complete_to),
         };
@@ -107,7 +109,8 @@ impl Apply<'_, '_> {
         }
     }
 
-    /// The first block that is of a fenced container, or of one that may be (`lacks`), and that no row here names.
+    /// The first block that is of a fenced container, or of one that may be (`lacks`), and that no row here
+    /// names.
     pub(super) fn beyond_fence(
         &self,
         pieces: &[BlockPiece],

@@ -23,8 +23,9 @@ impl Operation for FileOrphans {
         }
     }
 
-    /// Between the first group that was asked and this entry no bucket has changed its group, or it files nothing: so each
-    /// name was where it was asked for. What is filed already, or named here, stays as it is.
+    /// Between the first group that was asked and this entry no bucket has changed its group, or it files
+    /// nothing: so each name was where it was asked for. What is filed already, or named here, stays as it
+    /// is.
     fn apply(apply: &mut Apply<'_, '_>, command: FileOrphansCommand) -> Result<FileOrphansReply, Refusal> {
         let Fences { moves, stop, .. } = fences(apply.tables)?;
         if let Some(stop) = stop {

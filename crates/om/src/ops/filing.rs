@@ -1,5 +1,4 @@
-//! What rows name, and the filing of what they name no more: it goes once nobody reads it any more
-//! ([`crate::reclaim`]).
+//! The filing of blocks that no row names any more, which go once nobody reads them ([`crate::reclaim`]).
 
 use super::Apply;
 use crate::blocks::{self, BlockKey, NamingRows};
@@ -13,8 +12,8 @@ use std::collections::HashSet;
 pub(super) const RULES: u32 = 1;
 
 impl Apply<'_, '_> {
-    /// Refuses what would name a block that is unused by now, and may be gone, or that is of a container of which nothing
-    /// more is taken. Whoever finds its blocks refused once has them filed, and writes again.
+    /// Refuses what would name a block that is unused by now, and may be gone, or that is of a container of
+    /// which nothing more is taken. Whoever finds its blocks refused once has them filed, and writes again.
     pub(super) fn check_takes(&mut self, pieces: &[BlockPiece]) -> Result<(), Refusal> {
         let lacks = fences(self.tables)?.lacks;
         let (refused, code) = match self.unused_of(pieces)? {
@@ -49,8 +48,9 @@ impl Apply<'_, '_> {
         Ok(None)
     }
 
-    /// Files what `replaced` has and `by` does not, both of one row: it may be written again over its own blocks, with
-    /// other attributes or because its writer repeats itself. Blocks that both refer to stay whole.
+    /// Files what `replaced` has and `by` does not, both of one row: it may be written again over its own
+    /// blocks, with other attributes or because its writer repeats itself. Blocks that both refer to stay
+    /// whole.
     pub(super) fn delete_replaced(&mut self, row: &[u8], replaced: Vec<BlockPiece>, by: &[BlockPiece]) {
         let kept: HashSet<_> = by.iter().map(|piece| &piece.block).collect();
         self.delete_pieces(row, replaced.into_iter().filter(|piece| !kept.contains(&piece.block)).collect());
@@ -73,8 +73,8 @@ impl Apply<'_, '_> {
         self.tables.put(deleted_key(self.index, count), record.encode_to_vec());
     }
 
-    /// Files what a refused command has brought, but for what somebody names: a writer that repeats itself under
-    /// another id brings what it has committed.
+    /// Files what a refused command has brought, but for what somebody names: a writer that repeats itself
+    /// under another id brings what it has committed.
     pub(super) fn delete_refused(&mut self, brought: Vec<BlockPiece>) -> anyhow::Result<()> {
         let (mut unnamed, mut rows) = (Vec::with_capacity(brought.len()), NamingRows::default());
         for piece in brought {

@@ -19,7 +19,7 @@ impl Operation for ForgetBlocks {
         Ok(request)
     }
 
-    /// What is not filed is forgotten already, and nothing names a block that is ([`Apply::check_takes`]).
+    /// A block that is not filed was forgotten before; no row can name one that is ([`Apply::check_takes`]).
     fn apply(apply: &mut Apply<'_, '_>, command: ForgetBlocksCommand) -> Result<ForgetBlocksReply, Refusal> {
         for block in blocks(command.container, &command.gone) {
             forget(apply, &block)?;

@@ -1,8 +1,8 @@
 //! The note, in the group's own log, that its names are founded: SCM has noted so, and nobody begins them
 //! anew. From here on the group serves without SCM.
 //!
-//! Names that come from a backup are served from here on too: all groups have their rows. What was made since the backup
-//! is gone, and none of its numbers is given out again.
+//! Names that come from a backup are served from here on too: all groups have their rows. What was made since
+//! the backup is gone, and none of its numbers is given out again.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{
@@ -47,7 +47,8 @@ fn end_restore(apply: &mut Apply<'_, '_>, names: RestoredNames) -> Result<(), Re
     }
     let (key, value) = doubt_fences(apply.tables)?;
     apply.tables.put(key, value);
-    // Another group may have come from a later moment of the backup, and have parts of a run that is yet to begin here.
+    // Another group may have come from a later moment of the backup, and have parts of a run that is yet to
+    // begin here.
     let sending: Vec<_> = apply.tables.scan(SENDING_PREFIX).collect();
     for (key, value) in skip_runs(apply.tables, sending.into_iter())? {
         apply.tables.put(key, value);

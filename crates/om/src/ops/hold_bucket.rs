@@ -1,5 +1,5 @@
-//! A bucket that the root has made is in this group from here on. One that is here already stays as it is, and one
-//! that this group has let go of does not come back: the root's word may be late.
+//! A bucket that the root has made is in this group from here on. One that is here already stays as it is,
+//! and one that this group has let go of does not come back: the root's word may be late.
 
 use super::create_bucket::hold;
 use super::{Apply, Fresh, Operation, wire};

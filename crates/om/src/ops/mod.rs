@@ -220,8 +220,9 @@ impl<'a, 'db> Apply<'a, 'db> {
     }
 }
 
-/// Carries out the commands of an entry in their order, each unless its request was answered before. A refused one
-/// changes nothing but what is remembered of requests; an error means that the tables cannot be read.
+/// Carries out the commands of an entry in their order, each unless its request was answered before. A
+/// refused one changes nothing but what is remembered of requests; an error means that the tables cannot be
+/// read.
 pub(crate) fn apply(
     tables: &mut Overlay<'_>,
     remembered: &mut Remembered,

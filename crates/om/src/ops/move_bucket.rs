@@ -1,5 +1,5 @@
-//! The root begins to move a bucket to another group ([`crate::moves`]). The bucket is where it was until the attempt is
-//! settled.
+//! The root begins to move a bucket to another group ([`crate::moves`]). The bucket is where it was until the
+//! attempt is settled.
 
 use super::create_bucket::{check_settled, draw_number};
 use super::{Apply, Fresh, Operation, wire};

@@ -22,7 +22,7 @@ impl Operation for NoteGroups {
         Ok(request)
     }
 
-    /// What was heard before the root made its last fences is an old leader's word, and may be older than what is noted.
+    /// A report from before the root's last fences is an old leader's, and may be older than what is noted.
     fn apply(apply: &mut Apply<'_, '_>, command: NoteGroupsCommand) -> Result<NoteGroupsReply, Refusal> {
         let number = fences(apply.tables)?.number;
         if command.number != number {

@@ -1,12 +1,13 @@
 //! Takes a part of what is in a bucket that comes from another group. The part is here, and in no bucket,
 //! until the root says that the bucket has moved.
 //!
-//! Parts of a run are taken in their order, each once; the first part of a later run, or of a later attempt, is taken
-//! when all that came before it is deleted.
+//! Parts of a run are taken in their order, each once; the first part of a later run, or of a later attempt,
+//! is taken when all that came before it is deleted.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::blocks;
 use crate::overlay::Overlay;
+use crate::rules::ROWS_BYTES_MAX;
 use crate::tables::{BucketNumber, Read, Refusal, contents, incoming_key, left_since, let_go, record_key};
 use planted::Bug;
 use prost::Message;
@@ -22,8 +23,7 @@ impl Operation for ReceiveRows {
     type Command = ReceiveRowsRequest;
     type Response = ReceiveRowsResponse;
     wire!(ReceiveRows);
-    /// The most bytes of a command: one row may be as large as a command that makes one.
-    const COMMAND_BYTES_MAX: usize = 12 << 20;
+    const COMMAND_BYTES_MAX: usize = ROWS_BYTES_MAX;
 
     fn prepare(request: ReceiveRowsRequest, _: Fresh) -> Result<ReceiveRowsRequest, Failure> {
         let number = request.moved.map_or(0, |moved| moved.number);

@@ -1,5 +1,6 @@
-//! A bucket goes from this group, unless it has a key. Of one attempt there is one outcome, however often the root
-//! asks, and however late one of its questions comes: a refused attempt stays refused when the bucket is empty later.
+//! A bucket goes from this group, unless it has a key. Of one attempt there is one outcome, however often the
+//! root asks, and however late one of its questions comes: a refused attempt stays refused when the bucket is
+//! empty later.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{
@@ -96,8 +97,8 @@ pub(super) fn release(
     Ok(Released::Gone)
 }
 
-/// Whether the bucket was here, and went to another group after this epoch. One that came back later, and that a forced
-/// reset lost, may go.
+/// Whether the bucket was here, and went to another group after this epoch. One that came back later, and
+/// that a forced reset lost, may go.
 fn has_left(apply: &Apply<'_, '_>, number: BucketNumber, epoch: u64) -> anyhow::Result<bool> {
     Ok(let_go(apply.tables, number)?.is_some_and(|last| last != u64::MAX && last >= epoch))
 }

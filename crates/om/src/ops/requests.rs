@@ -26,27 +26,29 @@ use std::time::Duration;
 /// A leader takes none that was first sent longer ago than half of this. Part of the replicated state, as are
 /// the numbers below: all members must forget the same.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(300);
-/// The most by which one entry moves the log's clock on, whatever the clocks of leaders say: one may jump, and a new
-/// leader's may be far from its predecessor's. In half of [`REMEMBERED`] leaders change a few times at most.
+/// The most by which one entry moves the log's clock on, whatever the clocks of leaders say: one may jump,
+/// and a new leader's may be far from its predecessor's. In half of [`REMEMBERED`] leaders change a few times
+/// at most.
 const STEP_MAX: Duration = Duration::from_secs(10);
 /// The time by the log's clock after which it is saved, though the entry has nothing to be remembered.
 const SAVED_EVERY: Duration = Duration::from_secs(1);
 /// Requests that are remembered however old they are.
 const REMEMBERED_MIN: u64 = 100_000;
-/// Requests that are remembered, and the bytes of their records, all together; above either changes are refused as
-/// busy until the oldest are forgotten. In [`REMEMBERED`] this is 33 000 changes and 7 MB a second. [`REMEMBERED_MIN`]
-/// of the largest, 15 KiB, fit in; in memory each takes some 30 bytes.
+/// Requests that are remembered, and the bytes of their records, all together; above either changes are
+/// refused as busy until the oldest are forgotten. In [`REMEMBERED`] this is 33 000 changes and 7 MB a
+/// second. [`REMEMBERED_MIN`] of the largest, 15 KiB, fit in; in memory each takes some 30 bytes.
 const REMEMBERED_MAX: u64 = 10_000_000;
 const REMEMBERED_BYTES_MAX: u64 = 2 << 30;
-/// The entries that one entry forgets: more than one, so that a burst is forgotten too, and few, so that no entry waits
-/// for that.
+/// The entries that one entry forgets: more than one, so that a burst is forgotten too, and few, so that no
+/// entry waits for that.
 const FORGOTTEN_AT_ONCE: usize = 4;
 /// The length of a request's id, and of its digest.
 const ID_BYTES: usize = 16;
 /// The factor by which ids are folded: odd, with ones and zeros all over it.
 const FOLDING: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The requests that tables remember, in memory: the place of each one's entry. Follows from the tables alone.
+/// The requests that tables remember, in memory: the place of each one's entry. Follows from the tables
+/// alone.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remembered {
     /// The places of entries by folded id: of two ids that fold to the same the later one is remembered.
@@ -177,8 +179,8 @@ impl<'a> Requests<'a> {
         })
     }
 
-    /// Remembers what another group has, as this entry's own. What is known here already is remembered once: it was about
-    /// a bucket that was here before, and comes back.
+    /// Remembers what another group has, as this entry's own. What is known here already is remembered once:
+    /// it was about a bucket that was here before, and comes back.
     pub(super) fn take_over(&mut self, brought: RememberedRequests) {
         let of_each = brought.request_ids.chunks_exact(ID_BYTES);
         let of_each = of_each.zip(brought.request_digests.chunks_exact(ID_BYTES));
@@ -264,12 +266,14 @@ fn refusal(failure: Failure) -> OmReply {
     OmReply { result: Some(om_reply::Result::Error(failure.into())) }
 }
 
-/// Moves the log's clock on. Tables of before it had entries by the leaders' clocks, with one of which it begins.
+/// Moves the log's clock on. Tables of before it had entries by the leaders' clocks, with one of which it
+/// begins.
 fn go_on(queue: &mut RequestQueue, now_ms: u64) {
     let step_ms = STEP_MAX.as_millis() as u64;
     let passed_ms = now_ms.saturating_sub(queue.last_ms).min(step_ms);
     queue.clock_ms = if queue.clock_ms == 0 { now_ms } else { queue.clock_ms.saturating_add(passed_ms) };
-    // Entries come a little out of order, and what was counted counts once; a clock that is far behind is another one.
+    // Entries come a little out of order, and what was counted counts once; a clock that is far behind is
+    // another one.
     if now_ms > queue.last_ms || now_ms.saturating_add(step_ms) < queue.last_ms {
         queue.last_ms = now_ms;
     }
@@ -290,7 +294,8 @@ fn forget(
             .get(&key)?
             .with_context(|| format!("what is remembered at {} is not there", queue.first))?;
         let oldest: RememberedRequests = decode(&key, &value)?;
-        // An entry of before there was a clock of the log, by one far ahead, must not keep all that come after it.
+        // An entry of before there was a clock of the log, by one far ahead, must not keep all that come
+        // after it.
         let is_old = u128::from(queue.clock_ms.abs_diff(oldest.at_ms)) > REMEMBERED.as_millis();
         let requests = oldest.replies.len() as u64;
         if (!is_old && !planted::has(Bug::RequestsForgottenSoon))

@@ -1,7 +1,9 @@
-//! A part of a backup's rows, for a group that nobody is served from yet (docs/adr/0016). Parts are taken in their order,
-//! each once; the group serves once SCM has said that all groups have theirs ([`super::Founded`]).
+//! A part of a backup's rows, for a group that nobody is served from yet (docs/adr/0016). Parts are taken in
+//! their order, each once; the group serves once SCM has said that all groups have theirs
+//! ([`super::Founded`]).
 
 use super::{Apply, Fresh, Operation, wire};
+use crate::rules::ROWS_BYTES_MAX;
 use crate::tables::{FORMAT, OF_THIS_LOG, RESTORED_KEY, Refusal, is_founded, restored as restored_names};
 use prost::Message;
 use proto::om::{RestoreRowsRequest, RestoreRowsResponse, RestoredNames};
@@ -14,8 +16,7 @@ impl Operation for RestoreRows {
     type Command = RestoreRowsRequest;
     type Response = RestoreRowsResponse;
     wire!(RestoreRows);
-    /// The most bytes of a command: as many as of rows that come from another group.
-    const COMMAND_BYTES_MAX: usize = 12 << 20;
+    const COMMAND_BYTES_MAX: usize = ROWS_BYTES_MAX;
 
     fn prepare(request: RestoreRowsRequest, _: Fresh) -> Result<RestoreRowsRequest, Failure> {
         bytes16(&request.backup, "the id of a backup")?;

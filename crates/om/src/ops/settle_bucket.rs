@@ -1,5 +1,5 @@
-//! The root learns what became of a bucket that it has asked another group to hold, or to let go of. Whoever says so,
-//! the first one is heard: all ask under one id, and one attempt has one outcome.
+//! The root learns what became of a bucket that it has asked another group to hold, or to let go of. Whoever
+//! says so, the first one is heard: all ask under one id, and one attempt has one outcome.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{BucketNumber, Read, Refusal, bucket_key, unsettled_key};

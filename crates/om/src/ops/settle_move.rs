@@ -1,5 +1,6 @@
-//! The root decides what becomes of an attempt to move a bucket: the first word on it counts, whoever says it. From a
-//! decision on the attempt is only finished: both groups hear of it, and then the root notes that they have.
+//! The root decides what becomes of an attempt to move a bucket: the first word on it counts, whoever says
+//! it. From a decision on the attempt is only finished: both groups hear of it, and then the root notes that
+//! they have.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{BucketNumber, FENCES_KEY, Read, Refusal, bucket_key, fences, unsettled_key};

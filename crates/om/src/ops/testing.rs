@@ -95,8 +95,7 @@ impl Namespace {
         replies.into_iter().next().unwrap().result.unwrap()
     }
 
-    /// Runs a request that must be refused and change nothing but what is remembered of requests, and that what it brings
-    /// is filed.
+    /// Runs a request that must be refused; only remembered requests change, and blocks it brings are filed.
     pub(crate) fn check_refused<O: Operation>(&mut self, request: O::Request, code: Code) {
         let is_filed = |key: &[u8]| matches!(key.first(), Some(b'd' | b'h'));
         let but_filed = |namespace: &Namespace| {

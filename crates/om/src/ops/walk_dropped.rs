@@ -1,4 +1,5 @@
-//! Uploads that were in progress when their bucket was deleted end, a few at a time; their parts' blocks are filed.
+//! Uploads that were in progress when their bucket was deleted end, a few at a time; their parts' blocks are
+//! filed.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::blocks;

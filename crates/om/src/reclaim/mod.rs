@@ -56,12 +56,10 @@ pub(crate) async fn go_on_always(reclaim: Reclaim) {
     loop {
         while workers.try_join_next().is_some() {}
         at_work.retain(|_, worker| !worker.is_finished());
-        for replica in reclaim.replicas.open() {
+        for replica in reclaim.replicas.led(&reclaim.addresses) {
             let group = replica.group.id();
-            if !at_work.contains_key(&group) && replica.check_serves(&reclaim.addresses).is_ok() {
-                let worker = Worker::new(reclaim.clone(), replica);
-                at_work.insert(group, workers.spawn(worker.run()));
-            }
+            let work = || workers.spawn(Worker::new(reclaim.clone(), replica).run());
+            at_work.entry(group).or_insert_with(work);
         }
         sleep(LOOK_EVERY).await;
     }

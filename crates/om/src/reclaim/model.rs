@@ -1,5 +1,5 @@
-//! Blocks that come and go, beside a memory of all that were ever brought: what is named is never given up, and all else
-//! is in the end.
+//! Blocks that come and go, beside a memory of all that were ever brought: what is named is never given up,
+//! and all else is in the end.
 
 use super::portion::{self, Deleted};
 use super::waits::Waits;

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pauses between two questions for one container, as long as SCM says the same of it: each is twice the one before.
-/// SCM holds what it was asked for longer than the longest.
+/// The pauses between two questions for one container, as long as SCM says the same of it: each is twice the
+/// one before. SCM holds what it was asked for longer than the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 /// The longest pause for a container at which nodes are at work.
@@ -20,10 +20,10 @@ const BLOCKS_TRIED: usize = 1024;
 const WHY_CHARS_MAX: usize = 200;
 
 #[derive(Debug, Default)]
-pub(crate) struct Waits(Mutex<Known>);
+pub(crate) struct Waits(Mutex<Waiting>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct Waiting {
     containers: BTreeMap<u64, Wait>,
     /// The time at which the oldest piece was deleted that is not sorted yet; 0: there is none.
     deleted_ms: u64,

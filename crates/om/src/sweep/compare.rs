@@ -39,14 +39,14 @@ impl Listed {
 
 /// What all groups know of a part.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownBlocks {
     /// The blocks that some row names, or is said to.
     pub(super) named: BTreeSet<InContainer>,
     /// The blocks that wait to go already.
     pub(super) unused: BTreeSet<InContainer>,
 }
 
-impl Known {
+impl KnownBlocks {
     pub(super) fn take(&mut self, named: &[u8], unused: &[u8]) {
         self.named.extend(blocks(named));
         self.unused.extend(blocks(unused));
@@ -66,7 +66,7 @@ pub(super) struct Found {
     pub(super) missing: Vec<InContainer>,
 }
 
-pub(super) fn compare(listed: &Listed, known: &Known) -> Found {
+pub(super) fn compare(listed: &Listed, known: &KnownBlocks) -> Found {
     let is_known = |block: &InContainer| known.named.contains(block) || known.unused.contains(block);
     let orphans = listed.blocks.iter().filter(|(block, _)| !is_known(block)).copied().collect();
     let here: BTreeSet<&InContainer> = listed.blocks.iter().map(|(block, _)| block).collect();
@@ -88,7 +88,7 @@ mod tests {
     fn blocks_are_told_apart_by_id_and_nonce() {
         let blocks = [(1, 7), (2, 7), (3, 7), (4, 7)].map(|(local, nonce)| (block(local, nonce), 10));
         let listed = Listed { blocks: blocks.to_vec(), is_last: false };
-        let mut known = Known::default();
+        let mut known = KnownBlocks::default();
         known.take(&[block(1, 7), block(3, 8)].concat(), &block(2, 7));
         known.take(&block(1, 7), &block(9, 9));
         let found = compare(&listed, &known);

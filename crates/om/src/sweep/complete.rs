@@ -1,5 +1,5 @@
-//! The way of fences to groups that lack some, since they were reset or restored: until they have all again they take no
-//! block that they do not name. Their leader asks for them; the root's makes its own anew.
+//! The way of fences to groups that lack some, since they were reset or restored: until they have all again
+//! they take no block that they do not name. Their leader asks for them; the root's makes its own anew.
 
 use super::root::Root;
 use super::{LOOK_EVERY, Sweep};
@@ -16,11 +16,8 @@ use tracing::{debug, info};
 /// Gets the fences that groups lack, wherever one is led from here.
 pub(crate) async fn complete_always(sweep: Sweep) {
     loop {
-        for replica in sweep.replicas.open() {
+        for replica in sweep.replicas.led(&sweep.addresses).filter(|replica| lacks_fences(replica)) {
             let group = replica.group.id().number;
-            if replica.check_serves(&sweep.addresses).is_err() || !lacks_fences(&replica) {
-                continue;
-            }
             match sweep.complete(replica).await {
                 Ok(()) => info!(group, "has all fences again since it was reset or restored"),
                 Err(failure) => debug!(group, %failure, "get the fences that a group lacks"),

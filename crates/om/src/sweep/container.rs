@@ -1,6 +1,6 @@
 //! The sweep of one container that all groups have fenced.
 
-use super::compare::{InContainer, Known, Listed};
+use super::compare::{InContainer, KnownBlocks, Listed};
 use super::look_through::{Asked, FILED_AT_ONCE, Since, look_through};
 use super::lost::Lost;
 use super::outside::sources;
@@ -118,10 +118,15 @@ impl Asked for Asking<'_> {
         Err(last)
     }
 
-    async fn known(&self, groups: &BTreeSet<u64>, from_local: u64, part: &Listed) -> Result<Known, Failure> {
+    async fn known(
+        &self,
+        groups: &BTreeSet<u64>,
+        from_local: u64,
+        part: &Listed,
+    ) -> Result<KnownBlocks, Failure> {
         let range = part.range(from_local);
         let known = groups.iter().map(|group| self.worker.known_by(*group, self.container, range.clone()));
-        let mut all = Known::default();
+        let mut all = KnownBlocks::default();
         for (named, unused) in try_join_all(known).await?.into_iter().flatten() {
             all.take(&named, &unused);
         }

@@ -21,7 +21,7 @@ pub(crate) struct New<'a> {
 /// What a group may lack.
 #[derive(Clone, Copy)]
 pub(crate) enum Lacks<'a> {
-    /// What the group's number says.
+    /// The fences after the number that the group has said.
     ByNumber,
     /// These fences, if by its number the group has those before.
     New(New<'a>),
@@ -34,7 +34,7 @@ pub(crate) enum Lacks<'a> {
 pub(super) struct Told {
     /// How far the group is since.
     pub(super) seen: GroupSeen,
-    /// Whether it was told all fences, as it did not have those of before: in it they are young.
+    /// Whether the group was told all fences, as it lacked the earlier ones: to it all of them are young.
     pub(super) is_all: bool,
 }
 

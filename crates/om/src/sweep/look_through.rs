@@ -1,7 +1,8 @@
-//! The question of a sweep, in the only order in which its answer is right: how often buckets have moved, which groups there
-//! are, what a replica has, what each group knows of it, and then what nobody knows is filed.
+//! The question of a sweep, in the only order in which its answer is right: how often buckets have moved,
+//! which groups there are, what a replica has, what each group knows of it, and then what nobody knows is
+//! filed.
 
-use super::compare::{Found, InContainer, Known, Listed, compare};
+use super::compare::{Found, InContainer, KnownBlocks, Listed, compare};
 use planted::Bug;
 use proto::Failure;
 use proto::om::{FileOrphansReply, SweptContainer};
@@ -19,7 +20,12 @@ pub(super) trait Asked {
     /// A part of the blocks that a replica has, from this local on.
     async fn list(&self, from_local: u64) -> Result<Listed, Failure>;
     /// What these groups know of the part.
-    async fn known(&self, groups: &BTreeSet<u64>, from_local: u64, part: &Listed) -> Result<Known, Failure>;
+    async fn known(
+        &self,
+        groups: &BTreeSet<u64>,
+        from_local: u64,
+        part: &Listed,
+    ) -> Result<KnownBlocks, Failure>;
     /// Files blocks that no group knows; refused, if a bucket has moved since `moves` was counted.
     async fn file(&self, orphans: &[(InContainer, u64)], moves: u64) -> Result<FileOrphansReply, Failure>;
 }
@@ -93,8 +99,8 @@ mod tests {
     /// The number of blocks of a part.
     const PART: usize = 2;
 
-    /// Groups with the blocks that they name, and an operator who moves all of one group's to another one, which may be new,
-    /// once so many questions were asked.
+    /// Groups with the blocks that they name, and an operator who moves all of one group's to another one,
+    /// which may be new, once so many questions were asked.
     #[derive(Default)]
     struct World {
         groups: BTreeMap<u64, BTreeSet<InContainer>>,
@@ -151,8 +157,8 @@ mod tests {
             Ok(Listed { blocks, is_last })
         }
 
-        async fn known(&self, groups: &BTreeSet<u64>, _: u64, _: &Listed) -> Result<Known, Failure> {
-            let mut known = Known::default();
+        async fn known(&self, groups: &BTreeSet<u64>, _: u64, _: &Listed) -> Result<KnownBlocks, Failure> {
+            let mut known = KnownBlocks::default();
             for group in groups {
                 self.borrow_mut().ask();
                 self.borrow().groups[group].iter().for_each(|block| known.take(block, &[]));
@@ -175,7 +181,8 @@ mod tests {
         }
     }
 
-    /// A sweep in which a bucket moves after so many questions: whether all went well, and how many questions there were.
+    /// A sweep in which a bucket moves after so many questions: whether all went well, and how many questions
+    /// there were.
     async fn sweep(moves_at: usize, moves_to: u64) -> (Result<(), String>, usize) {
         let world = World::new(moves_at, moves_to);
         let mut swept = SweptContainer::default();

@@ -1,5 +1,6 @@
-//! Blocks that no group of names has ever heard of come back, and names whose block no replica has are told of: the leader
-//! of the root compares each closed container with what all groups know of it (docs/space.md, docs/adr/0018).
+//! Blocks that no group of names has ever heard of come back, and names whose block no replica has are told
+//! of: the leader of the root compares each closed container with what all groups know of it (docs/space.md,
+//! docs/adr/0018).
 //!
 //! ```text
 //! closed ──sweep_after──► fenced: the root, then every group    ──reclaim_after──►   a replica's blocks, a part at a time
@@ -8,9 +9,10 @@
 //!                                                                        └──── the same count? ────► unused, in the root's `e`
 //! ```
 //!
-//! What a group names of a fenced container only ever becomes less, so what no group knows, none ever will. A new group
-//! has no bucket before it has all fences ([`crate::ops::FenceContainers`]). Where names may only be missing for a while,
-//! since a group has fewer than it had, nothing is swept before an operator says so ([`crate::ops::NoteGroups`]).
+//! What a group names of a fenced container only ever becomes less, so what no group knows, none ever will. A
+//! new group has no bucket before it has all fences ([`crate::ops::FenceContainers`]). Where names may only
+//! be missing for a while, since a group has fewer than it had, nothing is swept before an operator says so
+//! ([`crate::ops::NoteGroups`]).
 
 mod compare;
 mod complete;
@@ -46,7 +48,8 @@ use tokio::time::sleep;
 use types::{Clock, GroupId};
 use worker::Worker;
 
-/// The time after which a new leader begins, and after which it is looked again what groups that are led here lack.
+/// The time after which a new leader begins, and after which it is looked again what groups that are led here
+/// lack.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the root's leader needs to sweep.

@@ -1,7 +1,8 @@
-//! Sweeps beside writers, deletions, a bucket that moves between two groups, groups that are reset or run on an old copy for a
-//! while, and leaders that change: a block that is named is never given up, and in the end all others are.
+//! Sweeps beside writers, deletions, a bucket that moves between two groups, groups that are reset or run on
+//! an old copy for a while, and leaders that change: a block that is named is never given up, and in the end
+//! all others are.
 
-use super::compare::{Known, Listed, compare};
+use super::compare::{KnownBlocks, Listed, compare};
 use super::fences::{as_seen, container_in};
 use crate::blocks::{self, BlockKey, NamingRows, UNUSED_PREFIX};
 use crate::moves::Parts;
@@ -94,7 +95,7 @@ enum Sweep {
         container: u64,
         listed: Listed,
         moves: u64,
-        known: Known,
+        known: KnownBlocks,
         left: Vec<usize>,
     },
 }
@@ -272,7 +273,7 @@ impl World {
         container: u64,
         listed: Listed,
         moves: u64,
-        mut known: Known,
+        mut known: KnownBlocks,
         mut left: Vec<usize>,
     ) -> Option<Sweep> {
         if let Some(group) = left.pop() {
@@ -380,7 +381,8 @@ impl World {
             let listed = Listed { blocks, is_last: true };
             let moves = fences(&self.groups[0].db).unwrap().moves;
             let left = vec![0, 1, 2];
-            self.sweep = Some(Sweep::Asking { container, listed, moves, known: Known::default(), left });
+            self.sweep =
+                Some(Sweep::Asking { container, listed, moves, known: KnownBlocks::default(), left });
         }
     }
 
@@ -620,8 +622,8 @@ fn steps_of(steps: &str) -> Vec<Step> {
     steps.chars().map(step).collect()
 }
 
-/// A group, or all of them, are put back to before what they name of the second container, and on the right tables again once
-/// that was swept.
+/// A group, or all of them, are put back to before what they name of the second container, and on the right
+/// tables again once that was swept.
 #[test]
 fn an_old_copy_that_runs_for_a_while_loses_nothing() {
     let swept_once = "ppssspssss";

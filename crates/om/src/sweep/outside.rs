@@ -82,9 +82,9 @@ impl Sweep {
         Ok(noted.await?.known)
     }
 
-    /// Tells SCM of the root's last fences, and answers the number of those that it knew before. It is told once: SCM may
-    /// have taken the number though its answer is lost, and a root that hears of its own number as known before would
-    /// take it for another root's. The next fences have this number before them.
+    /// Tells SCM of the root's last fences, and answers the number of those that it knew before. It is told
+    /// once: SCM may have taken the number though its answer is lost, and a root that hears of its own number
+    /// as known before would take it for another root's. The next fences have this number before them.
     pub(super) async fn tell_fences(&self, before: u64, number: u64) -> Result<u64, Failure> {
         let cluster = self.disk.stamp().cluster;
         let noted = self.scm.ask_once(async |channel| {
@@ -113,8 +113,8 @@ impl Sweep {
         }))
     }
 
-    /// The containers that SCM has above this one, with their states, as many as go into an answer, and whether there are
-    /// more.
+    /// The containers that SCM has above this one, with their states, as many as go into an answer, and
+    /// whether there are more.
     pub(super) async fn containers(
         &self,
         after: u64,

@@ -53,7 +53,8 @@ impl Queue {
             (Some(_), None) => true,
             (Some(every), Some(swept)) => {
                 let age = Duration::from_millis(now_ms.saturating_sub(swept.swept_ms));
-                // What is lost only the leader that has found it can tell, and it may be written again, or come back.
+                // What is lost only the leader that has found it can tell, and it may be written again, or
+                // come back.
                 let is_lost = swept.lost > 0;
                 age >= every || is_lost && (self.looked_again.insert(container) || age >= times.after)
             }

@@ -45,7 +45,8 @@ impl Root {
         self.replica.change::<O>(command).await
     }
 
-    /// All groups that may have a bucket: those that SCM tells of, and those that the root's buckets are in, or move to.
+    /// All groups that may have a bucket: those that SCM tells of, and those that the root's buckets are in,
+    /// or move to.
     pub(super) async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
         let mut groups = self.others.groups.all();
         groups.insert(ROOT);
@@ -58,8 +59,8 @@ impl Root {
         self.read(|root| Ok(fences(root)?.stop)).await
     }
 
-    /// Has the root take no block of these that it does not name. `known`: the last number that SCM was told of, 0: nobody has
-    /// asked.
+    /// Has the root take no block of these that it does not name. `known`: the last number that SCM was told
+    /// of, 0: nobody has asked.
     pub(super) async fn fence(
         &self,
         containers: &[u64],

@@ -189,7 +189,8 @@ impl Worker {
         sleep(begun.elapsed()).await;
     }
 
-    /// Asks all groups how far they are, and has them fence the containers whose turn it is; none, if none may be swept.
+    /// Asks all groups how far they are, and has them fence the containers whose turn it is; none, if none
+    /// may be swept.
     async fn look(&mut self, may_sweep: bool) -> Result<(), Failure> {
         if !may_sweep || self.root.stop().await?.is_some() {
             return self.fence(&[]).await;

@@ -103,7 +103,8 @@ impl Cluster {
     }
 
     async fn fill(&self, keys: std::ops::Range<u64>) {
-        // Few at a time: three OMs share this process's two threads, and a leader that is late is none any more.
+        // Few at a time: three OMs share this process's two threads, and a leader that is late is none any
+        // more.
         const AT_A_TIME: usize = 100;
         let leader = &self.servers[&self.leader().await];
         let keys: Vec<u64> = keys.collect();

@@ -1,5 +1,5 @@
-//! Buckets of another group than the root, which is played here: what is begun comes to its end when that group
-//! answers, whether anybody waits or not.
+//! Buckets of another group than the root, which is played here: what is begun comes to its end when that
+//! group answers, whether anybody waits or not.
 
 use crate::scripted_scm::ScriptedScm;
 use crate::server::{CLUSTER, DEADLINE, Server, request};

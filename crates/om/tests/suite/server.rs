@@ -160,8 +160,8 @@ impl Server {
         self.host.groups().iter().any(|group| group.log().state().purged.is_some())
     }
 
-    /// Ends as if it were killed, as far as others see that: from one moment to the next it answers nobody, and
-    /// no other is asked to lead in its place.
+    /// Ends as if it were killed, as far as others see that: from one moment to the next it answers nobody,
+    /// and no other is asked to lead in its place.
     pub(crate) async fn vanish(self) {
         self.served.abort();
         let _ = self.served.await;

@@ -276,8 +276,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 }
 
-/// An entry and those that are ready behind it. (`ready_chunks` would make room for the most there may be, 216 KiB,
-/// each time.)
+/// An entry and those that are ready behind it. (`ready_chunks` would make room for the most there may be,
+/// 216 KiB, each time.)
 fn ready_with<T>(first: T, entries: &mut (impl Stream<Item = T> + Unpin)) -> Vec<T> {
     let mut ready = vec![first];
     while ready.len() < APPLY_COUNT_MAX

@@ -42,7 +42,8 @@ impl Ride {
         (type_name::<T>() == type_name::<Option<RaftLogId>>()).then(Ride::default)
     }
 
-    /// Resolves when a commit that is not sent yet is to go alone. Cancellation safe: it goes on where it was.
+    /// Resolves when a commit that is not sent yet is to go alone. Cancellation safe: it goes on where it
+    /// was.
     pub(super) async fn over(&mut self) {
         let noticed = match self.state {
             State::Held(noticed) => noticed,

@@ -1,4 +1,5 @@
 use crate::adapter::type_config::TypeConfig;
+use crate::counts::tally::Tally;
 use crate::counts::{Counts, HostCounts, Totals};
 use crate::{GroupStatus, Role, SnapshotProgress};
 use metrics::Distribution;
@@ -39,30 +40,13 @@ pub struct GroupMetrics {
     /// Proposals that were taken and are not yet applied or dropped.
     pub proposals_in_flight: u64,
     pub proposal_bytes_in_flight: usize,
-    pub proposals: u64,
-    /// Proposals that were refused, and so never counted above.
-    pub proposals_busy: u64,
-    pub proposals_disk_full: u64,
-    pub proposals_too_large: u64,
+    pub tally: Tally<u64>,
     /// Appends that are not yet durable.
     pub appends_queued: u64,
-    pub append_entries: u64,
-    pub append_bytes: u64,
     pub append_nanos: Distribution,
     pub apply_nanos: Distribution,
     pub apply_entries: Distribution,
-    pub elections_started: u64,
-    pub elections_won: u64,
-    /// Leaders this replica has followed or been, one after the other.
-    pub leader_changes: u64,
     pub dozes_ended: u64,
-    /// Messages to followers with entries, and those without: of a commit index that no entry came after.
-    pub appends_sent: u64,
-    pub commits_sent: u64,
-    /// Streams to followers that could not be opened or ended with an error.
-    pub append_streams_broken: u64,
-    /// Times a follower lacked what it had acknowledged.
-    pub follower_logs_reverted: u64,
     /// The group's snapshots; `None` where it has none.
     pub snapshots: Option<SnapshotProgress>,
     /// The other members by their replicas; on the leader.
@@ -114,24 +98,12 @@ impl GroupMetrics {
             purged: metrics.purged.as_ref().map(|id| LogIndex(id.index)),
             proposals_in_flight: counts.proposals_in_flight(),
             proposal_bytes_in_flight: 0,
-            proposals: counts.proposals.get(),
-            proposals_busy: counts.busy.get(),
-            proposals_disk_full: counts.disk_full.get(),
-            proposals_too_large: counts.too_large.get(),
+            tally: counts.tally.read(),
             appends_queued: counts.appends_queued(),
-            append_entries: counts.append_entries.get(),
-            append_bytes: counts.append_bytes.get(),
             append_nanos: counts.append.take(),
             apply_nanos: counts.apply.take(),
             apply_entries: counts.apply_entries.take(),
-            elections_started: counts.elections_started.get(),
-            elections_won: counts.elections_won.get(),
-            leader_changes: counts.leader_changes.get(),
             dozes_ended: counts.woken.get(),
-            appends_sent: counts.appends_sent.get(),
-            commits_sent: counts.commits_sent.get(),
-            append_streams_broken: counts.streams_broken.get(),
-            follower_logs_reverted: counts.logs_reverted.get(),
             snapshots: None,
         }
     }

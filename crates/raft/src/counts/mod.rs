@@ -3,6 +3,7 @@
 
 pub(crate) mod host_metrics;
 pub(crate) mod prometheus;
+pub(crate) mod tally;
 
 use metrics::{Counter, Distribution, Histogram, Unit};
 use proto::{Code, Failure};
@@ -10,34 +11,21 @@ use raftlog::HardState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
+use tally::Tally;
 use tokio::sync::OwnedSemaphorePermit;
 use types::ReplicaId;
 
 pub(crate) struct Counts {
     replica: ReplicaId,
-    pub(crate) proposals: Counter,
+    pub(crate) tally: Tally<Counter>,
     /// Proposals whose [`Share`] was given back.
     proposals_over: Counter,
-    pub(crate) busy: Counter,
-    pub(crate) disk_full: Counter,
-    pub(crate) too_large: Counter,
     /// The time from openraft's call to durable, the wait for room in the disk's queue included.
     pub(crate) append: Histogram,
     pub(crate) appends: Counter,
-    pub(crate) append_entries: Counter,
-    pub(crate) append_bytes: Counter,
     /// The time of each write of the state machine; `apply_entries`: how many entries it applied.
     pub(crate) apply: Histogram,
     pub(crate) apply_entries: Histogram,
-    pub(crate) elections_started: Counter,
-    pub(crate) elections_won: Counter,
-    pub(crate) leader_changes: Counter,
-    /// Messages to followers with entries, and those that only tell how far the group has committed.
-    pub(crate) appends_sent: Counter,
-    pub(crate) commits_sent: Counter,
-    pub(crate) streams_broken: Counter,
-    /// Times a follower lacked what it had acknowledged to this leader.
-    pub(crate) logs_reverted: Counter,
     /// Times the group's doze ended.
     pub(crate) woken: Counter,
 }
@@ -46,24 +34,12 @@ impl Counts {
     pub(crate) fn new(replica: ReplicaId) -> Counts {
         Counts {
             replica,
-            proposals: Counter::default(),
+            tally: Tally::default(),
             proposals_over: Counter::default(),
-            busy: Counter::default(),
-            disk_full: Counter::default(),
-            too_large: Counter::default(),
             append: Histogram::new(Unit::Nanoseconds),
             appends: Counter::default(),
-            append_entries: Counter::default(),
-            append_bytes: Counter::default(),
             apply: Histogram::new(Unit::Nanoseconds),
             apply_entries: Histogram::new(Unit::Count),
-            elections_started: Counter::default(),
-            elections_won: Counter::default(),
-            leader_changes: Counter::default(),
-            appends_sent: Counter::default(),
-            commits_sent: Counter::default(),
-            streams_broken: Counter::default(),
-            logs_reverted: Counter::default(),
             woken: Counter::default(),
         }
     }
@@ -76,12 +52,12 @@ impl Counts {
         }
         let is_own = vote.vote_replica == self.replica.0;
         match vote.vote_committed {
-            false if is_own => self.elections_started.count(),
+            false if is_own => self.tally.elections_started.count(),
             false => {}
             true => {
-                self.leader_changes.count();
+                self.tally.leader_changes.count();
                 if is_own {
-                    self.elections_won.count();
+                    self.tally.elections_won.count();
                 }
             }
         }
@@ -91,7 +67,7 @@ impl Counts {
     /// answer is never less than none.
     pub(crate) fn proposals_in_flight(&self) -> u64 {
         let over = self.proposals_over.get();
-        self.proposals.get().saturating_sub(over)
+        self.tally.proposals.get().saturating_sub(over)
     }
 
     pub(crate) fn appends_queued(&self) -> u64 {
@@ -108,7 +84,7 @@ pub(crate) struct Share {
 
 impl Share {
     pub(crate) fn new(permit: OwnedSemaphorePermit, counts: Arc<Counts>) -> Share {
-        counts.proposals.count();
+        counts.tally.proposals.count();
         Share { _permit: permit, counts }
     }
 }
@@ -211,9 +187,8 @@ mod tests {
         let mut check = |saved, expect: (u64, u64, u64)| {
             counts.vote_saved(before, saved);
             before = Some(saved);
-            let seen =
-                (counts.elections_started.get(), counts.elections_won.get(), counts.leader_changes.get());
-            assert_eq!(seen, expect, "after {saved:?}");
+            let Tally { elections_started, elections_won, leader_changes, .. } = counts.tally.read();
+            assert_eq!((elections_started, elections_won, leader_changes), expect, "after {saved:?}");
         };
         check(vote(1, 1, false), (1, 0, 0));
         check(vote(1, 1, true), (1, 1, 1));

@@ -46,38 +46,17 @@ const COMMITTED: Metric =
     metric("flotilla_raft_group_committed_index", "Index up to which entries are committed.");
 const APPLIED: Metric = metric("flotilla_raft_group_applied_index", "Index up to which entries are applied.");
 const PURGED: Metric = metric("flotilla_raft_group_purged_index", "Index up to which the log was forgotten.");
-const PROPOSALS: Metric = metric("flotilla_raft_group_proposals_total", "Proposals taken.");
-const PROPOSALS_REFUSED: Metric =
-    metric("flotilla_raft_group_proposals_refused_total", "Proposals refused at once, by reason.");
 const IN_FLIGHT: Metric =
     metric("flotilla_raft_group_proposals_in_flight", "Proposals taken and not yet applied.");
 const IN_FLIGHT_BYTES: Metric =
     metric("flotilla_raft_group_proposals_in_flight_bytes", "Bytes of proposals not yet applied.");
 const QUEUED: Metric =
     metric("flotilla_raft_group_appends_queued", "Appends to the log that are not yet durable.");
-const ENTRIES: Metric = metric("flotilla_raft_group_append_entries_total", "Entries appended to the log.");
-const BYTES: Metric = metric("flotilla_raft_group_append_bytes_total", "Payload bytes appended to the log.");
 const GROUP_APPEND: Metric =
     metric("flotilla_raft_group_append_seconds", "From an append to the log until it is durable.");
 const GROUP_APPLY: Metric = metric("flotilla_raft_group_apply_seconds", "One write of the state machine.");
 const GROUP_APPLIED: Metric =
     metric("flotilla_raft_group_apply_entries_total", "Entries applied to the state machine.");
-const ELECTIONS: Metric = metric("flotilla_raft_group_elections_total", "Elections this replica stood in.");
-const WON: Metric = metric("flotilla_raft_group_elections_won_total", "Elections this replica won.");
-const LEADER_CHANGES: Metric =
-    metric("flotilla_raft_group_leader_changes_total", "Leaders this replica has seen, one after the other.");
-const SENT: Metric = metric(
-    "flotilla_raft_group_appends_sent_total",
-    "Messages to followers: with entries, or with nothing but how far the group has committed.",
-);
-const BROKEN: Metric = metric(
-    "flotilla_raft_group_append_streams_broken_total",
-    "Streams to followers that could not be opened or broke.",
-);
-const REVERTED: Metric = metric(
-    "flotilla_raft_group_follower_logs_reverted_total",
-    "Times a follower lacked entries that it had acknowledged to this leader.",
-);
 const LAG: Metric = metric(
     "flotilla_raft_group_follower_lag_entries",
     "Entries a follower is behind its leader, which reports it.",
@@ -159,31 +138,8 @@ impl GroupMetrics {
         for (metric, value) in gauges {
             exposition.gauge(metric, &labels, value);
         }
-        let counters = [
-            (PROPOSALS, self.proposals),
-            (ENTRIES, self.append_entries),
-            (BYTES, self.append_bytes),
-            (GROUP_APPLIED, self.apply_entries.sum),
-            (ELECTIONS, self.elections_started),
-            (WON, self.elections_won),
-            (LEADER_CHANGES, self.leader_changes),
-            (BROKEN, self.append_streams_broken),
-            (REVERTED, self.follower_logs_reverted),
-        ];
-        for (metric, value) in counters {
-            exposition.counter(metric, &labels, value);
-        }
-        let refused = [
-            ("busy", self.proposals_busy),
-            ("disk_full", self.proposals_disk_full),
-            ("too_large", self.proposals_too_large),
-        ];
-        for (reason, count) in refused {
-            exposition.counter(PROPOSALS_REFUSED, &[labels[0], ("reason", reason)], count);
-        }
-        for (carries, count) in [("entries", self.appends_sent), ("commit", self.commits_sent)] {
-            exposition.counter(SENT, &[labels[0], ("carries", carries)], count);
-        }
+        exposition.counter(GROUP_APPLIED, &labels, self.apply_entries.sum);
+        self.tally.expose(&group, exposition);
         exposition.summary(GROUP_APPEND, &labels, &self.append_nanos);
         exposition.summary(GROUP_APPLY, &labels, &self.apply_nanos);
         for follower in &self.followers {

@@ -212,7 +212,7 @@ impl Group {
         let GroupInner { raft, proposal_share, proposal_bytes_max, counts, .. } = &*self.inner;
         let bytes = command.meta.len() + command.body.len();
         if bytes > COMMAND_BYTES_MAX {
-            counts.too_large.count();
+            counts.tally.too_large.count();
             return Err(ProposeError::TooLarge { bytes, limit: COMMAND_BYTES_MAX });
         }
         if let Err(full) = self.inner.log.space().check_space(bytes) {
@@ -221,14 +221,14 @@ impl Group {
             if role != Role::Leader && leader.is_some() {
                 return Err(ProposeError::NotLeader { leader });
             }
-            counts.disk_full.count();
+            counts.tally.disk_full.count();
             return Err(ProposeError::DiskFull { why: full.to_string() });
         }
         // A command above the whole limit may go when nothing else does.
         let weight = command.weight_bytes().min(*proposal_bytes_max);
         let weight = u32::try_from(weight).expect("commands are below 4 GiB");
         let Ok(share) = proposal_share.clone().try_acquire_many_owned(weight) else {
-            counts.busy.count();
+            counts.tally.busy.count();
             let in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
             return Err(ProposeError::Busy { in_flight, limit: *proposal_bytes_max });
         };
@@ -302,8 +302,8 @@ impl Group {
         is_alone || silence < limit
     }
 
-    /// The leader, as long as this replica hears it, or is it and hears a majority. openraft's followers, too, go
-    /// on believing in one that says nothing any more, where nobody else can be elected.
+    /// The leader, as long as this replica hears it, or is it and hears a majority. openraft's followers,
+    /// too, go on believing in one that says nothing any more, where nobody else can be elected.
     pub fn heard_leader(&self) -> Option<Member> {
         let status = self.status();
         let is_heard = match status.role {
@@ -371,8 +371,8 @@ impl Group {
         self.inner.log.close().await;
     }
 
-    /// Waits, after [`Group::close`], for a state machine that a disk holds up, however long that takes: it may still
-    /// write what it owns.
+    /// Waits, after [`Group::close`], for a state machine that a disk holds up, however long that takes: it
+    /// may still write what it owns.
     pub(crate) async fn until_gone(&self) {
         self.inner.gone.wait().await;
     }

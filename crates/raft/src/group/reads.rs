@@ -162,8 +162,8 @@ impl Group {
     }
 }
 
-/// The leader's answer to a member that reads. Any other replica is refused: nobody sends it entries, and what it has
-/// may be of a log that a forced reset of the group has left.
+/// The leader's answer to a member that reads. Any other replica is refused: nobody sends it entries, and
+/// what it has may be of a log that a forced reset of the group has left.
 pub(crate) async fn answer(
     open_groups: &OpenGroups,
     request: wire::ReadIndexRequest,

@@ -6,7 +6,8 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use std::sync::{Arc, Mutex};
 use types::LogIndex;
 
-/// The rounds in which a replica that does not lead asks its leader: one call for all of its readers that wait.
+/// The rounds in which a replica that does not lead asks its leader: one call for all of its readers that
+/// wait.
 #[derive(Default)]
 pub(crate) struct LeaderAsked {
     pub by_index: Rounds<Result<LogIndex, ReadIndexError>>,
@@ -23,7 +24,8 @@ pub(crate) struct Rounds<T: Clone> {
 struct Inner<T: Clone> {
     /// The lock that is held from a question to its answer.
     turn: tokio::sync::Mutex<()>,
-    /// The round that has not been asked yet. Those who are in it hold it, and it ends when all of them have gone.
+    /// The round that has not been asked yet. Those who are in it hold it, and it ends when all of them have
+    /// gone.
     next: Mutex<Option<WeakShared<Round<T>>>>,
 }
 

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tracing::warn;
 use types::LogIndex;
 
-/// The time after which a leader does not come on. Longer than a disk in order ever takes.
-const STANDS_STILL_AFTER: Duration = Duration::from_secs(10);
+/// The time after which a leader that does not come on hands over. Longer than a disk in order ever takes.
+const HANDS_OVER_AFTER: Duration = Duration::from_secs(10);
 
 /// The entry that is applied, and since when others have had more.
 pub(crate) struct Standstill(Mutex<(Option<LogIndex>, Instant)>);
@@ -29,7 +29,7 @@ impl Standstill {
     /// again.
     fn is_due(&self, applied: Option<LogIndex>, others_have_more: bool) -> bool {
         let mut seen = self.0.lock().expect("no holder panics");
-        let is_due = others_have_more && applied == seen.0 && seen.1.elapsed() >= STANDS_STILL_AFTER;
+        let is_due = others_have_more && applied == seen.0 && seen.1.elapsed() >= HANDS_OVER_AFTER;
         if is_due || !others_have_more || applied != seen.0 {
             *seen = (applied, Instant::now());
         }

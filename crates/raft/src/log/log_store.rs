@@ -257,8 +257,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let bytes: usize = records.iter().map(|record| record.meta.len() + record.body.len()).sum();
         let counts = self.counts.clone();
         counts.appends.count();
-        counts.append_entries.add(records.len() as u64);
-        counts.append_bytes.add(bytes as u64);
+        counts.tally.append_entries.add(records.len() as u64);
+        counts.tally.append_bytes.add(bytes as u64);
         let token = self.append_waiting(records).await.map_err(io::Error::other)?;
         // Tokens of a log resolve in append order, so an id is never reported durable before its
         // predecessors.

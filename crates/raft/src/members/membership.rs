@@ -164,7 +164,7 @@ impl Group {
 
     fn set_members_check(&self, members: &[Member]) -> Result<(), SetMembersError> {
         if self.id().kind.has_fixed_members() {
-            return Err(SetMembersError::Pipeline);
+            return Err(SetMembersError::FixedMembers);
         }
         let invalid = |why: String| Err(SetMembersError::Invalid { why });
         let ids: BTreeSet<ReplicaId> = members.iter().map(|member| member.replica).collect();

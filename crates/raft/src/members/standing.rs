@@ -24,8 +24,8 @@ pub(crate) struct Standing {
     /// from before.
     was_member: AtomicBool,
     decided: Mutex<Decided>,
-    /// What proves that a leader has another history: then what this replica has cannot be told from what it
-    /// lacks, and its group stops.
+    /// The proof that a leader has another history. With it this replica cannot tell what it lacks, and its
+    /// group stops.
     contradiction: OnceLock<String>,
     /// The lock that is held while a leader is asked whether it is of another history.
     asking: Arc<tokio::sync::Mutex<()>>,

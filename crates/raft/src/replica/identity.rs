@@ -33,8 +33,8 @@ const FIELDS_BYTES: usize = 3 + 8 + 8 + 4;
 pub(crate) const LOST_MAX: usize = 1024;
 const FILE: RecordFile = RecordFile::of_fields(b"FLri", 1, FIELDS_BYTES + 8 * LOST_MAX);
 
-/// What a disk knows of its replica of a group: where it comes from, whether it was used, and how it ended.
-/// Each of these says its own, and none takes another's place.
+/// The record that a disk has of its replica of a group: where it comes from, whether it was used, how it
+/// ended. Each of these says its own, and none takes another's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) group: GroupId,

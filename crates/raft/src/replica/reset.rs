@@ -39,7 +39,7 @@ const SCAN_COUNT_MAX: usize = 1024;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ResetError {
     #[error("{0} is a pipeline: it is closed and replaced, never reset")]
-    Pipeline(GroupId),
+    FixedMembers(GroupId),
     #[error("no replica of {0} is on this disk, or nothing says which")]
     NoReplica(GroupId),
     /// The log is damaged, in use, or unreadable.
@@ -98,7 +98,7 @@ impl OfflineReplica {
         spec: LogSpec,
     ) -> Result<OfflineReplica, ResetError> {
         if group.kind.has_fixed_members() {
-            return Err(ResetError::Pipeline(group));
+            return Err(ResetError::FixedMembers(group));
         }
         let identity = Identity::read(space.disk(), group).await.map_err(log_failed)?;
         let identity = identity.filter(|it| !it.is_being_removed()).ok_or(ResetError::NoReplica(group))?;

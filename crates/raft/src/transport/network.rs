@@ -232,8 +232,11 @@ impl NetStreamAppend<TypeConfig> for Client {
             let term = first.vote.leader_id.term;
             let counts = self.counts.clone();
             let input = stream::iter([first]).chain(input).inspect(move |request| {
-                let sent =
-                    if request.entries.is_empty() { &counts.commits_sent } else { &counts.appends_sent };
+                let sent = if request.entries.is_empty() {
+                    &counts.tally.commits_sent
+                } else {
+                    &counts.tally.appends_sent
+                };
                 sent.count();
             });
             let process = self.process()?;
@@ -242,7 +245,7 @@ impl NetStreamAppend<TypeConfig> for Client {
             let answers = self
                 .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, opening)
                 .await
-                .inspect_err(|_| self.counts.streams_broken.count())?;
+                .inspect_err(|_| self.counts.tally.streams_broken.count())?;
             let exchange = Exchange::new(
                 input,
                 requests,
@@ -363,7 +366,7 @@ impl Client {
                 }
             }
             Ok(Err(StreamAppendError::Conflict(at))) if Some(*at) <= known => {
-                self.counts.logs_reverted.count();
+                self.counts.tally.logs_reverted.count();
                 let node = self.target.node;
                 tracing::warn!(
                     group = %self.group, %member, %node, missing = at.index,
@@ -372,7 +375,7 @@ impl Client {
                 all.remove(&member);
             }
             Ok(Err(_)) => {}
-            Err(_) if self.used_for == Use::Entries => self.counts.streams_broken.count(),
+            Err(_) if self.used_for == Use::Entries => self.counts.tally.streams_broken.count(),
             Err(_) => {}
         }
     }

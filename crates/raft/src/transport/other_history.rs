@@ -1,10 +1,10 @@
 //! A leader of another history than this member's, which members with other disks than they had, or without
-//! them, can elect. A member of a pipeline that finds one stops, so that its pipeline is replaced and somebody
-//! is told: if it only refused, it would look like a follower that has everything.
+//! them, can elect. A member of a pipeline that finds one stops, so that its pipeline is replaced and
+//! somebody is told: if it only refused, it would look like a follower that has everything.
 //!
-//! A message proves nothing, as strangers send messages too. So whom it names is asked, at the address where the
-//! group has it: the member stops when that one leads as the message says, is heard by a majority, and has
-//! something else than what is committed here.
+//! A message proves nothing, as strangers send messages too. So whom it names is asked, at the address where
+//! the group has it: the member stops when that one leads as the message says, is heard by a majority, and
+//! has something else than what is committed here.
 
 use crate::Member;
 use crate::Role;
@@ -23,9 +23,9 @@ use types::{LogId, LogIndex};
 /// The time for an answer. The leader that spoke speaks again soon, and is asked again.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// The contradiction between two votes that each led one term. A disk that came back with old votes lets a term
-/// have two leaders, and openraft, which tells terms apart by their numbers alone, would take the entries of one
-/// for those of the other.
+/// The contradiction between two votes that each led one term. A disk that came back with old votes lets a
+/// term have two leaders, and openraft, which tells terms apart by their numbers alone, would take the
+/// entries of one for those of the other.
 pub(super) fn two_leaders(known: &RaftVote, vote: &RaftVote) -> Option<String> {
     let is_same_term = known.leader_id.term == vote.leader_id.term;
     let are_two = known.leader_id.voted_for != vote.leader_id.voted_for;
@@ -121,8 +121,8 @@ pub(crate) async fn lead(
     Ok(wire::LeadResponse { leads, at: at.map(to_wire), last: log.last.max(log.purged).map(to_wire) })
 }
 
-/// The vote by which this replica leads. openraft's metrics alone keep that of a leader that was restarted, or
-/// stopped.
+/// The vote by which this replica leads. openraft's metrics alone keep that of a leader that was restarted,
+/// or stopped.
 fn leading(group: &Group) -> Option<wire::Vote> {
     let leads = group.status().role == Role::Leader && group.hears_majority();
     let vote = group.raft().metrics().borrow_watched().vote;

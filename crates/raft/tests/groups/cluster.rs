@@ -182,6 +182,13 @@ impl Cluster {
         node.running = Some(Running { host, disk, space, ledgers, stop: Some(stop), server });
     }
 
+    /// Starts a node whose disk has no room.
+    pub(crate) async fn start_full(&mut self, n: usize) {
+        let reserve_bytes = std::mem::replace(&mut self.log_options.reserve_bytes, 1 << 60);
+        self.start_node(n).await;
+        self.log_options.reserve_bytes = reserve_bytes;
+    }
+
     /// Stops a node without handing anything over: its server first, so that peers see it vanish.
     pub(crate) async fn stop_node(&mut self, n: usize) {
         let mut running = self.nodes[n].running.take().expect("a running node");

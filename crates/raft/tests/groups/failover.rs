@@ -155,6 +155,25 @@ async fn a_follower_that_is_down_is_not_asked_in_a_loop() {
     cluster.stop().await;
 }
 
+/// Who asks a follower goes to the leader, however full the follower's disk is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_nothing_where_another_replica_leads() {
+    let group = pipeline(1);
+    let mut cluster = Cluster::start().await.with_timing(PATIENT);
+    cluster.open(group).await;
+    cluster.apply(group, "before".into(), Payload::default()).await;
+    let follower = (cluster.leader(group).await + 1) % 3;
+    cluster.stop_node(follower).await;
+    cluster.start_full(follower).await;
+    let full = cluster.open_on(follower, group).await;
+    assert!(cluster.running(follower).space.check_space(1).is_err());
+    let knows_who_leads = || full.status().leader.filter(|_| full.status().role != Role::Leader);
+    eventually("it hears of a leader", knows_who_leads).await;
+    let refused = full.propose(Command { meta: "here".into(), ..Command::default() }).await.err();
+    assert!(matches!(refused, Some(ProposeError::NotLeader { leader: Some(_) })), "got {refused:?}");
+    cluster.stop().await;
+}
+
 /// The leader's disk hangs under what is committed, and its heartbeats go on.
 #[allow(clippy::disallowed_methods)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

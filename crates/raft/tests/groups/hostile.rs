@@ -408,8 +408,8 @@ async fn after_the_highest_term_that_passes_there_is_another_election() {
     cluster.stop().await;
 }
 
-/// A member of a pipeline stops for a leader of another history, which a stranger can only claim: whom he names
-/// is asked.
+/// A member of a pipeline stops for a leader of another history, which a stranger can only claim: whom he
+/// names is asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_messages_of_another_history_are_refused_and_stop_nobody() {
     let (cluster, group, _) = prepared(PATIENT).await;

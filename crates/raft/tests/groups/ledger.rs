@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A state machine that remembers a digest of all commands in order, and those whole that begin with `keep`. One
-/// that begins with `hang` is not applied while the file [`HANGS`] is in the node's directory.
+/// A state machine that remembers a digest of all commands in order, and those whole that begin with `keep`.
+/// One that begins with `hang` is not applied while the file [`HANGS`] is in the node's directory.
 pub(crate) struct Ledger {
     dbs: Arc<DbGenerations>,
     hangs: PathBuf,

@@ -293,7 +293,7 @@ async fn members_of_a_pipeline_never_change_and_bad_targets_are_refused() {
     cluster.leader(group).await;
     for replica in replicas {
         match replica.set_members(&members, soon()).await {
-            Err(SetMembersError::Pipeline) => {}
+            Err(SetMembersError::FixedMembers) => {}
             other => panic!("a pipeline keeps its members, got {other:?}"),
         }
     }

@@ -37,20 +37,20 @@ async fn a_group_counts_what_it_does() {
         let led = of(&cluster, leader, group);
         let is_everywhere = led.followers.len() == 2 && led.followers.iter().all(|it| it.lag == 0);
         // The last commit has no entries to ride with.
-        let is_told = led.commits_sent >= 2;
+        let is_told = led.tally.commits_sent >= 2;
         (is_everywhere && is_told && led.appends_queued == 0).then_some(led)
     })
     .await;
     assert_eq!((led.status.role, led.proposals_in_flight), (Role::Leader, 0));
-    let proposals: u64 = (0..3).map(|n| of(&cluster, n, group).proposals).sum();
+    let proposals: u64 = (0..3).map(|n| of(&cluster, n, group).tally.proposals).sum();
     assert!(proposals >= 20, "{proposals}");
     assert_eq!((led.proposal_bytes_in_flight, led.appends_queued), (0, 0));
     // To two followers, each before the next was proposed.
-    let sent: u64 = (0..3).map(|n| of(&cluster, n, group).appends_sent).sum();
+    let sent: u64 = (0..3).map(|n| of(&cluster, n, group).tally.appends_sent).sum();
     assert!(sent >= 40, "{sent}");
     assert_eq!(led.status.committed, led.status.last);
     assert_eq!((led.status.applied, led.purged), (led.status.last, None));
-    assert!(led.elections_won >= 1 && led.leader_changes >= led.elections_won, "{led:?}");
+    assert!(led.tally.elections_won >= 1 && led.tally.leader_changes >= led.tally.elections_won, "{led:?}");
 
     let mut won = 0;
     for n in 0..3 {
@@ -59,18 +59,18 @@ async fn a_group_counts_what_it_does() {
             (Some(seen.apply_entries.sum) == seen.status.last.map(|last| last.0 + 1)).then_some(seen)
         })
         .await;
-        won += seen.elections_won;
+        won += seen.tally.elections_won;
         // The members, the first entry of a term for each leader, 20 commands; the first was there before
         // openraft.
         let entries = seen.status.last.expect("a log").0;
-        assert!(seen.append_entries >= entries, "{seen:?}");
-        assert!(seen.append_bytes >= 20_000, "{seen:?}");
-        assert!((1..=seen.append_entries).contains(&seen.append_nanos.count()), "{seen:?}");
+        assert!(seen.tally.append_entries >= entries, "{seen:?}");
+        assert!(seen.tally.append_bytes >= 20_000, "{seen:?}");
+        assert!((1..=seen.tally.append_entries).contains(&seen.append_nanos.count()), "{seen:?}");
         assert!(seen.append_nanos.sum > 0 && seen.apply_nanos.sum > 0, "{seen:?}");
         assert_eq!(seen.apply_entries.count(), seen.apply_nanos.count());
         assert!(n == leader || seen.followers.is_empty());
     }
-    let started: u64 = (0..3).map(|n| of(&cluster, n, group).elections_started).sum();
+    let started: u64 = (0..3).map(|n| of(&cluster, n, group).tally.elections_started).sum();
     assert!(won >= 1 && started >= won && won <= led.status.term.0, "{won} of {started} elections won");
 
     let host = cluster.running(leader).host.clone();
@@ -101,7 +101,7 @@ async fn trouble_is_counted_where_it_is() {
     cluster.apply(group, "ready".into(), body(0, 10)).await;
     let leader = cluster.leader(group).await;
     let leading = cluster.group(leader, group);
-    assert_eq!(of(&cluster, leader, group).proposals_busy, 0);
+    assert_eq!(of(&cluster, leader, group).tally.busy, 0);
     for n in (0..3).filter(|&n| n != leader) {
         cluster.stop_node(n).await;
     }
@@ -111,10 +111,10 @@ async fn trouble_is_counted_where_it_is() {
     let seen = eventually("the leader notices that its followers are gone", || {
         let seen = of(&cluster, leader, group);
         let is_behind = seen.followers.iter().all(|FollowerMetrics { lag, .. }| *lag >= 1);
-        (seen.append_streams_broken >= 2 && seen.followers.len() == 2 && is_behind).then_some(seen)
+        (seen.tally.streams_broken >= 2 && seen.followers.len() == 2 && is_behind).then_some(seen)
     })
     .await;
-    assert_eq!((seen.proposals_in_flight, seen.proposals_busy), (1, 1));
+    assert_eq!((seen.proposals_in_flight, seen.tally.busy), (1, 1));
     assert!(seen.proposal_bytes_in_flight > 30_000, "{seen:?}");
 
     // Somebody who is not of this group.

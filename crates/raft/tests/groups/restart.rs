@@ -90,7 +90,7 @@ async fn a_follower_that_lost_what_it_acknowledged_is_sent_it_again() {
     let after = cluster.apply(group, "after".into(), body(8, 1000)).await.id.index;
     cluster.assert_same(group, after).await;
     assert_eq!(cluster.group(leader, group).status().term, term, "the leader led on");
-    let reverted = cluster.running(leader).host.metrics().groups[0].follower_logs_reverted;
+    let reverted = cluster.running(leader).host.metrics().groups[0].tally.logs_reverted;
     assert!(reverted >= 1, "it is told of");
     cluster.stop().await;
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use types::LogIndex;
 
-/// A disk whose writes with a sync succeed so often; each later one fails after the write and before the sync.
+/// A disk whose writes with a sync succeed so often; each later one fails after the write and before the
+/// sync.
 fn failing_disk(disk: RealDisk, syncs: i64) -> HookedDisk {
     let syncs_left = AtomicI64::new(syncs);
     HookedDisk::new(Arc::new(disk), move |call| match call.operation {

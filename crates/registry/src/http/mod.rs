@@ -42,14 +42,15 @@ const ANSWERS_BYTES_MAX: usize = 32 << 20;
 /// The longest answer that needs no room: those about one instance or one small key.
 const SHORT_BYTES: usize = 16 << 10;
 
-/// The memory for long polls that wait, and what each counts for: its task here, and its call of SCM's leader. Those
-/// of all callers are a half of what one connection to SCM carries, so that other questions find a way.
+/// The memory for long polls that wait, and what each counts for: its task here, and its call of SCM's
+/// leader. Those of all callers are a half of what one connection to SCM carries, so that other questions
+/// find a way.
 const WAITS_BYTES_MAX: usize = 2048 * WAIT_BYTES;
 const WAIT_BYTES: usize = 16 << 10;
 
-/// The lists that are asked for and made into JSON at a time, in this process: some megabytes each, which count
-/// nowhere until they are an answer. Those that any member of SCM may answer have turns of their own: they are
-/// wanted when nobody leads.
+/// The lists that are asked for and made into JSON at a time, in this process: some megabytes each, which
+/// count nowhere until they are an answer. Those that any member of SCM may answer have turns of their own:
+/// they are wanted when nobody leads.
 static LISTS: Semaphore = Semaphore::const_new(4);
 static STALE_LISTS: Semaphore = Semaphore::const_new(2);
 /// The time for which a list waits for others, and then for its answer. One takes some milliseconds.
@@ -242,7 +243,8 @@ mod tests {
         }
     }
 
-    /// Four thousand were all that one connection to SCM carries, and the leases of the process itself ran out.
+    /// Four thousand were all that one connection to SCM carries, and the leases of the process itself ran
+    /// out.
     #[tokio::test]
     async fn of_one_address_half_of_all_long_polls_may_wait() {
         let memory = BodyMemory::new(4 * WAIT_BYTES, Arc::default());

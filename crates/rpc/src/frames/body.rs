@@ -85,9 +85,10 @@ impl<C: Unpin> Body for Incoming<C> {
     }
 }
 
-/// Sends a body to its end, as the peer takes it; each piece must be taken within `patience`. The next message is
-/// asked for only once there is room for a small one: where it is made it takes memory from then on, and a thousand
-/// peers who take nothing are not to hold that. (What a body has ready already, as its size says, is asked for at once.)
+/// Sends a body to its end, as the peer takes it; each piece must be taken within `patience`. The next
+/// message is asked for only once there is room for a small one: where it is made it takes memory from then
+/// on, and a thousand peers who take nothing are not to hold that. (What a body has ready already, as its
+/// size says, is asked for at once.)
 pub(super) async fn send<B>(wire: &Wire, id: u32, body: B, patience: Duration) -> Result<(), Unsent>
 where
     B: Body<Data = Bytes>,

@@ -26,7 +26,7 @@ use tower::Service;
 
 /// A way to one address: a connection that is made when the first call wants it, and again after it ended.
 #[derive(Clone)]
-pub(crate) struct Link(Arc<Inner>);
+pub(crate) struct FrameLink(Arc<Inner>);
 
 struct Inner {
     address: String,
@@ -37,9 +37,9 @@ struct Inner {
 /// A connection that is being made, or was: all calls that wait for it hear the same of it.
 type Connecting = Shared<BoxFuture<'static, Result<Arc<Connection>, Status>>>;
 
-impl Link {
-    pub(crate) fn new(address: &str, windows: Windows) -> Link {
-        Link(Arc::new(Inner { address: address.to_owned(), windows, connection: Mutex::default() }))
+impl FrameLink {
+    pub(crate) fn new(address: &str, windows: Windows) -> FrameLink {
+        FrameLink(Arc::new(Inner { address: address.to_owned(), windows, connection: Mutex::default() }))
     }
 
     fn connecting(&self) -> Connecting {
@@ -92,7 +92,7 @@ impl Link {
     }
 }
 
-impl Service<Request<Body>> for Link {
+impl Service<Request<Body>> for FrameLink {
     type Response = Response<Body>;
     type Error = Status;
     type Future = BoxFuture<'static, Result<Response<Body>, Status>>;

@@ -16,8 +16,8 @@ struct Frame {
     payload: Bytes,
 }
 
-/// Frames on their way out, those of a stream in their order. Small ones go before large ones of other streams: an
-/// acknowledgement does not wait for a body.
+/// Frames on their way out, those of a stream in their order. Small ones go before large ones of other
+/// streams: an acknowledgement does not wait for a body.
 #[derive(Default)]
 pub(super) struct Queue {
     small: VecDeque<Frame>,

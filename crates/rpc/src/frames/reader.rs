@@ -12,7 +12,8 @@ use tokio::time::Instant;
 /// sends much.
 const READ_BYTES_MIN: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 64 << 10;
-/// The most bytes of a payload that is always copied out of what was read: a part of that costs more by itself.
+/// The most bytes of a payload that is always copied out of what was read: a part of that costs more by
+/// itself.
 const COPIED_BYTES_MAX: usize = 4 << 10;
 /// The bytes of a frame that must have come before all of its memory is taken: a sixteenth of that at least.
 const BELIEVED_BYTES: usize = 64 << 10;
@@ -134,8 +135,8 @@ struct Buffer {
 }
 
 impl Buffer {
-    /// Makes room for `more`: in new memory, unless it is free again where small frames come. A large frame has memory
-    /// of its own.
+    /// Makes room for `more`: in new memory, unless it is free again where small frames come. A large frame
+    /// has memory of its own.
     fn reserve(&mut self, more: usize) {
         if self.memory_bytes < 2 * READ_BYTES_MAX && self.bytes.try_reclaim(more) {
             return;
@@ -145,8 +146,8 @@ impl Buffer {
         *self = Buffer { memory_bytes: bytes.capacity(), bytes };
     }
 
-    /// Takes the payload that is here. A part of what was read keeps all of that in memory, so what is less than half
-    /// of it is copied: nobody holds more than twice what is counted.
+    /// Takes the payload that is here. A part of what was read keeps all of that in memory, so what is less
+    /// than half of it is copied: nobody holds more than twice what is counted.
     fn take_payload(&mut self, bytes: usize) -> Bytes {
         if bytes > COPIED_BYTES_MAX && 2 * bytes >= self.memory_bytes {
             return self.bytes.split_to(bytes).freeze();

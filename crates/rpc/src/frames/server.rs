@@ -48,8 +48,8 @@ impl<S> Calls for S where
 {
 }
 
-/// Answers the calls of one connection until it ends, or until `stop` and all calls are over. `unread` counts what
-/// calls are sent and do not read.
+/// Answers the calls of one connection until it ends, or until `stop` and all calls are over. `unread` counts
+/// what calls are sent and do not read.
 pub(crate) async fn serve<S: Calls>(
     (mut input, mut output): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin + Send + 'static),
     from: TcpConnectInfo,

@@ -1,5 +1,5 @@
 use super::head::{HEAD_BYTES, HELLO_BYTES, Head, Kind, hello};
-use super::{End, FrameCounts, Link, headers, serve};
+use super::{End, FrameCounts, FrameLink, headers, serve};
 use crate::limits::{RESETS_PER_SECOND_MAX, Windows};
 use crate::{Gate, GateOptions};
 use bytes::{Bytes, BytesMut};
@@ -24,8 +24,8 @@ use tower::{Layer, ServiceExt, service_fn};
 const DEADLINE: Duration = Duration::from_secs(120);
 const MIB: usize = 1 << 20;
 
-/// A port whose service depends on the path: `/echo` sends back what comes, `/endless` sends on and on, `/never`
-/// answers nothing, `/refused` has much to say, `/read` says how it went to read what comes.
+/// A port whose service depends on the path: `/echo` sends back what comes, `/endless` sends on and on,
+/// `/never` answers nothing, `/refused` has much to say, `/read` says how it went to read what comes.
 struct Port {
     address: String,
     stop: CancellationToken,
@@ -139,8 +139,8 @@ impl Port {
         Port { address, stop, serving, working }
     }
 
-    fn link(&self) -> Link {
-        Link::new(&self.address, Windows::default())
+    fn link(&self) -> FrameLink {
+        FrameLink::new(&self.address, Windows::default())
     }
 
     /// A connection on which hello was said, and heard.
@@ -169,7 +169,7 @@ fn request(path: &str, body: Body) -> Request<Body> {
     Request::builder().uri(path).header("te", "trailers").body(body).unwrap()
 }
 
-async fn call(link: &Link, path: &str, body: Body) -> Result<Response<Body>, Status> {
+async fn call(link: &FrameLink, path: &str, body: Body) -> Result<Response<Body>, Status> {
     let called = link.clone().oneshot(request(path, body));
     tokio::time::timeout(DEADLINE, called).await.expect("an answer")
 }
@@ -188,7 +188,7 @@ fn in_parts(bytes: Bytes, part: usize) -> Body {
     Body::new(StreamBody::new(stream::iter(parts)))
 }
 
-async fn echo(link: &Link, bytes: &Bytes, part: usize) {
+async fn echo(link: &FrameLink, bytes: &Bytes, part: usize) {
     let answer = call(link, "/echo", in_parts(bytes.clone(), part)).await.unwrap();
     let collected =
         tokio::time::timeout(DEADLINE, answer.into_body().collect()).await.expect("all of it").unwrap();
@@ -211,7 +211,7 @@ async fn bodies_of_all_sizes_come_back_as_they_were() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_calls_beside_each_other_share_a_connection_with_little_room() {
     let port = Port::open().await;
-    let link = Link::new(&port.address, Windows { stream_bytes: 64 << 10, connection_bytes: 128 << 10 });
+    let link = FrameLink::new(&port.address, Windows { stream_bytes: 64 << 10, connection_bytes: 128 << 10 });
     let calls = (0..40).map(|n| {
         let link = link.clone();
         tokio::spawn(async move {
@@ -230,7 +230,7 @@ async fn many_calls_beside_each_other_share_a_connection_with_little_room() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_reads_slowly_holds_up_nobody_and_what_is_given_up_takes_no_room() {
     let port = Port::open().await;
-    let link = Link::new(&port.address, Windows { stream_bytes: 300_000, connection_bytes: 4_000_000 });
+    let link = FrameLink::new(&port.address, Windows { stream_bytes: 300_000, connection_bytes: 4_000_000 });
     let mut slow = Vec::new();
     for _ in 0..8 {
         let mut answer = call(&link, "/endless", Body::empty()).await.unwrap().into_body();
@@ -252,7 +252,7 @@ async fn who_reads_slowly_holds_up_nobody_and_what_is_given_up_takes_no_room() {
 #[tokio::test]
 async fn nothing_is_made_for_who_has_no_room_for_it() {
     let port = Port::open().await;
-    let link = Link::new(&port.address, Windows { stream_bytes: 68 << 10, connection_bytes: 1 << 24 });
+    let link = FrameLink::new(&port.address, Windows { stream_bytes: 68 << 10, connection_bytes: 1 << 24 });
     let mut slow = Vec::new();
     for _ in 0..20 {
         let mut answer = call(&link, "/pieces", Body::empty()).await.unwrap().into_body();
@@ -273,7 +273,7 @@ async fn nothing_is_made_for_who_has_no_room_for_it() {
 async fn a_call_goes_on_in_what_slow_ones_leave_of_the_window() {
     let port = Port::open().await;
     let windows = Windows { stream_bytes: 4 << 20, connection_bytes: 9 << 20 };
-    let link = Link::new(&port.address, windows);
+    let link = FrameLink::new(&port.address, windows);
     let mut slow = Vec::new();
     for _ in 0..2 {
         let mut answer = call(&link, "/endless", Body::empty()).await.unwrap().into_body();
@@ -344,7 +344,7 @@ async fn a_link_connects_anew_after_its_server_came_back() {
     let refused = call(&link, "/small", Body::empty()).await;
     assert!(listener.is_err() || refused.is_err(), "nobody answers");
     drop(listener);
-    let elsewhere = Link::new("127.0.0.1:1", Windows::default());
+    let elsewhere = FrameLink::new("127.0.0.1:1", Windows::default());
     let failures =
         futures::future::join_all((0..20).map(|_| call(&elsewhere, "/small", Body::empty()))).await;
     assert!(
@@ -446,7 +446,7 @@ async fn an_answer_that_is_cut_at_any_byte_is_an_error() {
     let address = listener.local_addr().unwrap().to_string();
     for cut in 0..=answer.len() {
         let ask = async {
-            let answer = call(&Link::new(&address, Windows::default()), "/echo", Body::empty()).await?;
+            let answer = call(&FrameLink::new(&address, Windows::default()), "/echo", Body::empty()).await?;
             answer.into_body().collect().await.map(|collected| collected.to_bytes())
         };
         let serve = async {

@@ -1,7 +1,8 @@
-//! One connection: the calls under way on it, what may be sent on each and on all, and what is on its way out.
+//! One connection: the calls under way on it, what may be sent on each and on all, and what is on its way
+//! out.
 //!
-//! Everything is under one lock that is held for some steps. What comes in goes to each stream's own channel, which
-//! holds no more than the peer was allowed to send.
+//! Everything is under one lock that is held for some steps. What comes in goes to each stream's own channel,
+//! which holds no more than the peer was allowed to send.
 
 use super::body::Event;
 use super::counts::FrameCounts;
@@ -22,10 +23,11 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// The most bytes that came on a connection and wait to be read, and that are not counted: as much as is read from its
-/// socket at once, twice.
+/// The most bytes that came on a connection and wait to be read, and that are not counted: as much as is read
+/// from its socket at once, twice.
 const UNREAD_BYTES_MAX: usize = 128 << 10;
-/// The time within which what came is read, where that is counted: as long as a message may take to come whole.
+/// The time within which what came is read, where that is counted: as long as a message may take to come
+/// whole.
 const READING_MAX: Duration = Duration::from_secs(60);
 /// The bytes of a stream's data that may wait for the socket while its body is asked for more.
 const QUEUED_BYTES_MAX: usize = 64 << 10;
@@ -101,7 +103,7 @@ struct Stream {
 pub(super) struct Unread {
     pub(super) came: u64,
     pub(super) read: u64,
-    /// What had come when it was looked at last and all was read that had come before.
+    /// The bytes that had come, and when, at the last look at which all earlier ones were read.
     came_before: (u64, Instant),
 }
 
@@ -137,7 +139,7 @@ fn not_taken(code: Code, why: String) -> Status {
 pub(super) enum Unsent {
     /// The call is over: nobody takes the body.
     Over,
-    /// What was made of the body was not taken for as long as that may be.
+    /// The peer did not take the body within the time that it has for that.
     NotTaken,
 }
 
@@ -389,7 +391,8 @@ impl Wire {
         }
     }
 
-    /// Hands on what came of a call's body. A call that sends more than is read, where that has no room, is given up.
+    /// Hands on what came of a call's body. A call that sends more than is read, where that has no room, is
+    /// given up.
     pub(super) fn received_data(&self, head: Head, data: Bytes) -> Result<(), Malformed> {
         let Head { stream: id, is_last, .. } = head;
         let cost = match data.len() as u32 {
@@ -436,7 +439,8 @@ impl Wire {
         self.control(state, Kind::Reset, id, None);
     }
 
-    /// Gives up the calls that have not read for long what came, where that is counted: it keeps room from others.
+    /// Gives up the calls that have not read for long what came, where that is counted: it keeps room from
+    /// others.
     pub(super) fn give_up_late(&self) {
         let mut guard = self.state();
         let state = &mut *guard;

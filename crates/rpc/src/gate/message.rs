@@ -21,9 +21,9 @@ use tower::Layer;
 
 /// The head of each message: one byte of flags, four of length.
 const FRAME_HEAD_BYTES: usize = 5;
-/// The time after which a message is given up of which only a part came, or not the end of its call. Within it
-/// 36 Mbit/s bring all that an address may have sent in part (256 MiB), and 3.4 the largest message alone; a link that
-/// brings less does not keep up with its groups either.
+/// The time after which a message is given up of which only a part came, or not the end of its call. Within
+/// it 36 Mbit/s bring all that an address may have sent in part (256 MiB), and 3.4 the largest message alone;
+/// a link that brings less does not keep up with its groups either.
 pub(super) const ARRIVAL_MAX: Duration = Duration::from_secs(60);
 
 impl<S> Layer<S> for Gate {
@@ -97,8 +97,8 @@ pub fn caller<B>(request: &Request<B>) -> Option<IpAddr> {
     Some(holder(from.ip()))
 }
 
-/// The messages of a call, stopped at the first that is too large, has no room or is late; or its answers, stopped at
-/// the first that has no room, which keep its place.
+/// The messages of a call, stopped at the first that is too large, has no room or is late; or its answers,
+/// stopped at the first that has no room, which keep its place.
 pub struct GatedBody {
     body: Body,
     what: What,
@@ -122,8 +122,8 @@ struct Asked {
     counts: Arc<GateCounts>,
 }
 
-/// The only message of a call. Its last piece waits here for the end of the call: who reads such a message waits for
-/// that too, with the message decoded, which takes a multiple of its bytes.
+/// The only message of a call. Its last piece waits here for the end of the call: who reads such a message
+/// waits for that too, with the message decoded, which takes a multiple of its bytes.
 #[derive(Default)]
 struct Only {
     bytes: usize,
@@ -132,7 +132,8 @@ struct Only {
 }
 
 impl Asked {
-    /// Lets a piece pass, or keeps it. A message that is whole with it waits no more, unless it is the only one.
+    /// Lets a piece pass, or keeps it. A message that is whole with it waits no more, unless it is the only
+    /// one.
     fn pass(&mut self, piece: Bytes) -> Result<Option<Bytes>, Status> {
         let bytes_max = self.limit.bytes_max;
         let whole = self.frame.pass(&piece, bytes_max).map_err(|bytes| {
@@ -209,10 +210,11 @@ impl Asked {
         }
     }
 
-    /// Gives up a message of which a part came, where that has no room, or the rest is not here in time. Asked when
-    /// nothing more is here: what comes in one piece, or without a wait, costs nothing, and nobody who reads a message
-    /// rests in the middle of it before this was asked. Refused at once: messages that waited for room would keep their
-    /// parts, and their connections' windows, from those that would give room back.
+    /// Gives up a message of which a part came, where that has no room, or the rest is not here in time.
+    /// Asked when nothing more is here: what comes in one piece, or without a wait, costs nothing, and nobody
+    /// who reads a message rests in the middle of it before this was asked. Refused at once: messages that
+    /// waited for room would keep their parts, and their connections' windows, from those that would give
+    /// room back.
     fn poll_given_up(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let came = self.came();
         if came == 0 {
@@ -331,7 +333,7 @@ mod tests {
         [&[0][..], &(bytes as u32).to_be_bytes()].concat()
     }
 
-    /// What the service of a call with many messages reads, if these pieces come from an address.
+    /// The messages that a streaming call's service reads when these pieces come from one address.
     fn asked(gate: &Gate, from: &str, pieces: impl Stream<Item = Bytes> + Send + 'static) -> Body {
         asked_by(proto::messages::APPEND, gate, from, pieces)
     }

@@ -1,6 +1,6 @@
 //! The door of a process's gRPC port: how many connections and calls one address may have, how large a
-//! message may be, before anything of it is gathered in memory, how much may be gathered, and how much may be answered
-//! that nobody takes. A caller is known by its address alone; docs/security.md.
+//! message may be, before anything of it is gathered in memory, how much may be gathered, and how much may be
+//! answered that nobody takes. A caller is known by its address alone; docs/security.md.
 
 mod answer;
 mod connection;
@@ -51,17 +51,19 @@ pub struct GateOptions {
     pub calls_max: usize,
     /// Calls under way from one address: two streams for each group that two processes share, and short ones.
     pub calls_per_address_max: usize,
-    /// Bytes of messages of which a part came and the rest is waited for, or that came and wait to be read, in all:
-    /// 512 MiB, as much as idle calls may cost, or 21 of the largest messages, 24 MiB. As a rule there are none.
+    /// Bytes of messages of which a part came and the rest is waited for, or that came and wait to be read,
+    /// in all: 512 MiB, as much as idle calls may cost, or 21 of the largest messages, 24 MiB. As a rule
+    /// there are none.
     pub gathered_bytes_max: usize,
     /// Bytes of such messages from one address: half, so that who sends no rest leaves the other half to
     /// others. A node that sends another 4 MiB for each of 64 groups at once has that, or one that sends ten
     /// messages of 24 MiB.
     pub gathered_bytes_per_address_max: usize,
-    /// Bytes of answers that were made and that nobody has taken yet, in all: as much as of messages that came in part.
-    /// A datanode has a limit of its own for what it reads, which is less.
+    /// Bytes of answers that were made and that nobody has taken yet, in all: as much as of messages that
+    /// came in part. A datanode has a limit of its own for what it reads, which is less.
     pub untaken_bytes_max: usize,
-    /// Bytes of such answers to one address: half of these, so that who takes none leaves the other half to others.
+    /// Bytes of such answers to one address: half of these, so that who takes none leaves the other half to
+    /// others.
     pub untaken_bytes_per_address_max: usize,
 }
 
@@ -94,9 +96,9 @@ impl Default for GateOptions {
 /// The most bytes of a call in one frame of HTTP/2. A frame is gathered before anything looks at it, and room
 /// for all of it is taken when its head comes: no more than a message may have of which nothing is known yet.
 const FRAME_BYTES_MAX: u32 = 64 << 10;
-/// The most bytes that come over HTTP/2 and are not read: so many that the 128 connections of an address come to 256
-/// MiB. Small frames count against half a connection's window as if each had 256 bytes, which small calls come in, a
-/// thousand at once.
+/// The most bytes that come over HTTP/2 and are not read: so many that the 128 connections of an address come
+/// to 256 MiB. Small frames count against half a connection's window as if each had 256 bytes, which small
+/// calls come in, a thousand at once.
 const HTTP2_WINDOWS: Windows = Windows { stream_bytes: 256 << 10, connection_bytes: 2 << 20 };
 /// The most bytes of a call's headers. Ours have some 300 bytes, a status with its details some KiB.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
@@ -147,8 +149,8 @@ impl Gate {
         self.gathered.none(from.remote_addr().map(|from| holder(from.ip())))
     }
 
-    /// An HTTP/2 server behind this door that notices peers that are gone. Its windows are small, as what is in them and
-    /// not read is in no share: our own processes, which send much, do so in frames.
+    /// An HTTP/2 server behind this door that notices peers that are gone. Its windows are small, as what is
+    /// in them and not read is in no share: our own processes, which send much, do so in frames.
     pub fn server(&self) -> Server<Stack<Gate, Identity>> {
         let windows = HTTP2_WINDOWS;
         Server::builder()
@@ -165,8 +167,8 @@ impl Gate {
             .layer(self.clone())
     }
 
-    /// Answers the calls that come to a port, in frames of ours or over HTTP/2 as other programs speak gRPC, until
-    /// `stop`. Then no call is taken any more, and this ends with the last one.
+    /// Answers the calls that come to a port, in frames of ours or over HTTP/2 as other programs speak gRPC,
+    /// until `stop`. Then no call is taken any more, and this ends with the last one.
     pub async fn serve(&self, listener: TcpListener, routes: Routes, stop: impl Future<Output = ()>) {
         let stopping = CancellationToken::new();
         let (to_http2, http2) = mpsc::channel(HTTP2_WAITING_MAX);

@@ -51,7 +51,8 @@ impl Shares {
 }
 
 impl Places {
-    /// Takes places, or gives some back, until there are `count`. False: so many more are not left, and none was taken.
+    /// Takes places, or gives some back, until there are `count`. False: so many more are not left, and none
+    /// was taken.
     pub(crate) fn hold(&mut self, count: usize) -> bool {
         if count == self.count {
             return true;

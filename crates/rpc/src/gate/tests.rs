@@ -27,7 +27,8 @@ use tower::{ServiceExt, service_fn};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A service that reads all that it is asked with, and says how that went; or answers with a MiB, or reads nothing.
+/// A service that reads all that it is asked with, and says how that went; or answers with a MiB, or reads
+/// nothing.
 #[derive(Clone)]
 struct Reads;
 

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 /// The time within which a piece of an answer is taken, as long as a message may take to come whole.
 const TAKING_MAX: Duration = Duration::from_secs(60);
 
-/// The pieces of answers that a connection of HTTP/2 has for its peer, by when they were made. Nothing below us ends a
-/// call whose peer takes nothing of its answer.
+/// The pieces of answers that a connection of HTTP/2 has for its peer, by when they were made. Nothing below
+/// us ends a call whose peer takes nothing of its answer.
 #[derive(Debug, Default)]
 pub(super) struct Untaken {
     pieces: Mutex<BTreeSet<(Instant, u64)>>,

@@ -1,5 +1,5 @@
-//! Random frames from a seed, as in crates/proto/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for how long, or
-//! `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
+//! Random frames from a seed, as in crates/proto/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for how
+//! long, or `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
 
 use crate::frames::{Random, hello, open, said};
 use flotilla_rpc::{Connector, TcpConnector, serve};
@@ -16,8 +16,8 @@ use tower::ServiceExt;
 const SEEDS_IN_TESTS: u64 = 200;
 /// An honest caller is answered by then, on a machine that stands still now and again.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
-/// Memory that the process may come to have beside what it begins with, however long it runs: strangers come one after
-/// the other, and leave nothing.
+/// Memory that the process may come to have beside what it begins with, however long it runs: strangers come
+/// one after the other, and leave nothing.
 const GROWTH_KIB_MAX: u64 = 128 << 10;
 
 /// The panics of the process, which end one connection each, and are seen by nobody there.

@@ -53,8 +53,8 @@ pub(crate) fn open(stream: u32) -> Vec<u8> {
     frame(payload.len() as u32, stream, 1, 0, &payload)
 }
 
-/// What one connection sends: mostly frames that are right, some that are nearly, and then bytes that are changed, cut
-/// or made up.
+/// What one connection sends: mostly frames that are right, some that are nearly, and then bytes that are
+/// changed, cut or made up.
 pub(crate) fn said(random: &mut Random) -> Vec<u8> {
     let mut said = Vec::new();
     let mut last = 0;

@@ -125,14 +125,15 @@ const LONG_ANSWERS: &[&str] = &[
 ];
 
 /// The room that such an operation has before it is begun: for a thousand keys of 250 bytes. OM's answer is
-/// waited for in it; one that is longer as a document takes the rest when it is made, which nothing waits for.
+/// waited for in it; one that is longer as a document takes the rest when it is made, which nothing waits
+/// for.
 const LONG_ANSWER_BYTES: usize = 512 << 10;
 
 /// The longest document that needs no room: errors have less, and lists of a few keys.
 const SHORT_BYTES: usize = 16 << 10;
 
-/// Takes room for an answer that may be long before anything is done for it. One that says what became of each thing
-/// that was asked for has twice as many bytes as the document that asked, or less, as a rule.
+/// Takes room for an answer that may be long before anything is done for it. One that says what became of
+/// each thing that was asked for has twice as many bytes as the document that asked, or less, as a rule.
 fn hold_beforehand(room: &mut Room, operation: &str, asked_bytes: usize) -> Result<(), NoRoom> {
     let bytes = LONG_ANSWER_BYTES.max(2 * asked_bytes);
     if LONG_ANSWERS.contains(&operation) { room.hold(bytes) } else { Ok(()) }

@@ -21,7 +21,7 @@ use proto::scm::{
     ContainerState, DiscardPortion, DiscardProgress, DiscardState, EmptiedContainer, NodeAddress,
     TakeDiscards, Task, TaskKind, TaskReport, task,
 };
-pub(crate) use standing::Standing;
+pub(crate) use standing::DiscardStanding;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) use waiting::{Asked, Waiting};
 const BLOCKS_MAX: usize = 200_000;
 /// The most containers that are remembered at a time, some hundred bytes each beside their blocks.
 const CONTAINERS_MAX: usize = 20_000;
-/// One in so many of the waiting containers that have no blocks remembered is looked at with each look: a look
-/// takes some microseconds for each, and holds up heartbeats.
+/// One in so many of the waiting containers that have no blocks remembered is looked at with each look: a
+/// look takes some microseconds for each, and holds up heartbeats.
 const LOOKS: u64 = 8;
 /// The most containers with unequal replicas that one look takes up, besides those that nodes were told of.
 const UNEQUAL_LOOKS: usize = 256;
@@ -67,14 +67,14 @@ pub(crate) struct Unused {
 /// The answer to a group about the blocks of one container that it asked to discard.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) standing: Standing,
+    pub(crate) standing: DiscardStanding,
     /// Whether each block is gone, in the order of the request; empty: none is, or, where the standing says
     /// so, all are.
     gone: Vec<bool>,
 }
 
 impl Answer {
-    fn of(standing: Standing) -> Answer {
+    fn of(standing: DiscardStanding) -> Answer {
         Answer { standing, gone: Vec::new() }
     }
 
@@ -158,7 +158,7 @@ impl Discards {
     ) -> Answer {
         let container = unused.container;
         let Some(record) = world.tables.container(container) else {
-            return Answer::of(Standing::of(DiscardState::DiscardUnknown));
+            return Answer::of(DiscardStanding::of(DiscardState::DiscardUnknown));
         };
         if container_state(record) == ContainerState::ContainerDeleted {
             self.waiting.remove(&container);
@@ -190,13 +190,13 @@ impl Discards {
             if waiting.asked.is_empty() {
                 self.waiting.remove(&unused.container);
             }
-            return Answer::of(Standing::of(DiscardState::DiscardGone));
+            return Answer::of(DiscardStanding::of(DiscardState::DiscardGone));
         }
         let rest = names.iter().zip(&gone).filter(|(_, is_gone)| !**is_gone).map(|(name, _)| name);
         let standing = match waiting.remember(rest, room) {
             // A trouble that was in the way is told until the next look.
             true if waiting.standing.state == DiscardState::DiscardTroubled => waiting.standing.clone(),
-            true => Standing::of(DiscardState::DiscardUnderWay),
+            true => DiscardStanding::of(DiscardState::DiscardUnderWay),
             false => busy(format!("{BLOCKS_MAX} blocks wait at SCM already")),
         };
         Answer { standing, gone }
@@ -318,7 +318,7 @@ impl Discards {
     }
 
     /// Goes on with a container that nothing is in the way of.
-    fn advance(&mut self, waiting: &mut Waiting, clear: &Clear<'_>) -> Standing {
+    fn advance(&mut self, waiting: &mut Waiting, clear: &Clear<'_>) -> DiscardStanding {
         let container = waiting.container;
         let is_acked = |portion: &Portion| {
             let acked = clear.replicas.iter().filter(|(node, _)| portion.acked.contains(node)).count();
@@ -348,8 +348,8 @@ impl Discards {
         let failed =
             clear.replicas.iter().find_map(|(node, _)| Some((node, self.failed.get(&(container, *node))?)));
         match failed {
-            Some((node, failed)) => Standing::troubled(failed.why.clone(), *node),
-            None => Standing::of(DiscardState::DiscardUnderWay),
+            Some((node, failed)) => DiscardStanding::troubled(failed.why.clone(), *node),
+            None => DiscardStanding::of(DiscardState::DiscardUnderWay),
         }
     }
 
@@ -440,10 +440,15 @@ impl Discards {
     }
 
     /// The standing of a container: what is in its way now, or how far it has come.
-    pub(crate) fn standing(&self, container: ContainerId, world: &World<'_>, tasks: &Tasks) -> Standing {
+    pub(crate) fn standing(
+        &self,
+        container: ContainerId,
+        world: &World<'_>,
+        tasks: &Tasks,
+    ) -> DiscardStanding {
         let known = || self.waiting.get(&container).map(|waiting| waiting.standing.clone());
         let clear = clear(container, world, tasks).map(drop);
-        clear.err().or_else(known).unwrap_or_else(|| Standing::of(DiscardState::DiscardUnderWay))
+        clear.err().or_else(known).unwrap_or_else(|| DiscardStanding::of(DiscardState::DiscardUnderWay))
     }
 
     pub(crate) fn of_container(&self, container: ContainerId) -> Option<&Waiting> {
@@ -455,6 +460,6 @@ impl Discards {
     }
 }
 
-fn busy(why: String) -> Standing {
-    Standing::because(DiscardState::DiscardPaused, why)
+fn busy(why: String) -> DiscardStanding {
+    DiscardStanding::because(DiscardState::DiscardPaused, why)
 }

@@ -1,7 +1,7 @@
 //! The obstacles to discarding blocks of a container: a function of what is known of it. In doubt nothing is
 //! discarded.
 
-use super::standing::Standing;
+use super::standing::DiscardStanding;
 use crate::quality::{Discarded, Quality};
 use crate::replication::{ContainerView, NodeView, Tasks, known};
 use crate::tables::container_state;
@@ -49,12 +49,14 @@ impl Clear<'_> {
 }
 
 /// The standing of a container that SCM has as deleted: whether a replica is left.
-pub(super) fn deleted(container: ContainerId, world: &World<'_>) -> Standing {
+pub(super) fn deleted(container: ContainerId, world: &World<'_>) -> DiscardStanding {
     let left = world.nodes.replicas().of(container).map(|(node, _)| node).find(|node| !is_dead(*node, world));
     match (left, silent(world)) {
-        (Some(node), _) => Standing::because(DiscardState::DiscardUnderWay, "its last replicas go").at(node),
+        (Some(node), _) => {
+            DiscardStanding::because(DiscardState::DiscardUnderWay, "its last replicas go").at(node)
+        }
         (None, Some(away)) => away,
-        (None, None) => Standing::of(DiscardState::DiscardGone),
+        (None, None) => DiscardStanding::of(DiscardState::DiscardGone),
     }
 }
 
@@ -63,18 +65,18 @@ pub(super) fn clear<'a>(
     container: ContainerId,
     world: &World<'a>,
     tasks: &Tasks,
-) -> Result<Clear<'a>, Standing> {
+) -> Result<Clear<'a>, DiscardStanding> {
     let Some(known) = known(container, world) else {
-        return Err(Standing::of(DiscardState::DiscardUnknown));
+        return Err(DiscardStanding::of(DiscardState::DiscardUnknown));
     };
     paused(world).map_or(Ok(()), Err)?;
     match container_state(known.record) {
         ContainerState::ContainerOpen | ContainerState::Unspecified => {
-            return Err(Standing::of(DiscardState::DiscardOpen));
+            return Err(DiscardStanding::of(DiscardState::DiscardOpen));
         }
         ContainerState::ContainerQuasiClosed => {
             let why = "its pipeline lost its majority: what the container is has not been settled";
-            return Err(Standing::because(DiscardState::DiscardTroubled, why));
+            return Err(DiscardStanding::because(DiscardState::DiscardTroubled, why));
         }
         ContainerState::ContainerDeleted => return Err(deleted(container, world)),
         ContainerState::ContainerClosed => {}
@@ -84,7 +86,7 @@ pub(super) fn clear<'a>(
     let there = known.replicas.iter().filter(|(node, _)| !is_dead(*node, world));
     let replicas: Vec<(NodeId, &ContainerReplica)> = there.copied().collect();
     if replicas.is_empty() {
-        return Err(Standing::because(
+        return Err(DiscardStanding::because(
             DiscardState::DiscardTroubled,
             "no replica of it is on a node that is not dead",
         ));
@@ -95,43 +97,45 @@ pub(super) fn clear<'a>(
         .map_or(Ok(()), Err)?;
     if known.good_ones_differ(world.node_views()) {
         let why = "its replicas have other bytes than each other";
-        return Err(Standing::because(DiscardState::DiscardTroubled, why));
+        return Err(DiscardStanding::because(DiscardState::DiscardTroubled, why));
     }
     Ok(Clear { replicas })
 }
 
 /// The reason why nothing is discarded at all, if there is one.
-fn paused(world: &World<'_>) -> Option<Standing> {
+fn paused(world: &World<'_>) -> Option<DiscardStanding> {
     let why = match (world.in_safe_mode, world.tables.switches().reclaim_stopped) {
         (true, _) => "SCM is in safe mode",
         (false, true) => "an operator has stopped it: flotilla admin reclaim start",
         (false, false) => return None,
     };
-    Some(Standing::because(DiscardState::DiscardPaused, why))
+    Some(DiscardStanding::because(DiscardState::DiscardPaused, why))
 }
 
 /// The standing that names a node which may have replicas that this leader has not heard of.
-fn silent(world: &World<'_>) -> Option<Standing> {
+fn silent(world: &World<'_>) -> Option<DiscardStanding> {
     if planted::has(Bug::GoneEarly) {
         return None;
     }
     let has_told = |view: &NodeView| view.complete || view.state == NodeState::NodeDead;
     let (node, _) = world.node_views().iter().find(|(_, view)| !has_told(view))?;
     let why = "it has not told this SCM of all that it has";
-    Some(Standing::because(DiscardState::DiscardAway, why).at(*node))
+    Some(DiscardStanding::because(DiscardState::DiscardAway, why).at(*node))
 }
 
 /// The standing of a container whose replicas come or go.
-fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<Standing> {
+fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<DiscardStanding> {
     let container = ContainerId(known.record.container);
     if let Some(node) = known.behind.first() {
         let why = "its log has not come to the end of the container";
-        return Some(Standing::because(DiscardState::DiscardHeld, why).at(*node));
+        return Some(DiscardStanding::because(DiscardState::DiscardHeld, why).at(*node));
     }
     let asked = |kind| tasks.nodes_with(kind, container).first().copied();
-    let copied = asked(TaskKind::TaskCopy).map(|node| Standing::troubled("it is being copied there", node));
+    let copied =
+        asked(TaskKind::TaskCopy).map(|node| DiscardStanding::troubled("it is being copied there", node));
     let deleted = || {
-        asked(TaskKind::TaskDelete).map(|node| Standing::troubled("its replica there is being deleted", node))
+        asked(TaskKind::TaskDelete)
+            .map(|node| DiscardStanding::troubled("its replica there is being deleted", node))
     };
     copied.or_else(deleted)
 }
@@ -142,21 +146,21 @@ fn of_replica(
     replica: &ContainerReplica,
     known: &ContainerView<'_>,
     world: &World<'_>,
-) -> Option<Standing> {
+) -> Option<DiscardStanding> {
     let state = world.node_views().get(&node).map_or(NodeState::NodeStale, |view| view.state);
     if state != NodeState::NodeHealthy && !planted::has(Bug::GoneEarly) {
         return Some(
-            Standing::because(DiscardState::DiscardAway, "it is silent, and has a replica").at(node),
+            DiscardStanding::because(DiscardState::DiscardAway, "it is silent, and has a replica").at(node),
         );
     }
     if known.on_failing_disks.contains(&node) {
-        return Some(Standing::troubled("the disk of its replica there does not work", node));
+        return Some(DiscardStanding::troubled("the disk of its replica there does not work", node));
     }
     let why = match known.quality(replica) {
         Quality::Good if replica.released => return None,
         Quality::Good => {
             let why = "a log there still reads it, until all members of its pipeline have what it has";
-            return Some(Standing::because(DiscardState::DiscardHeld, why).at(node));
+            return Some(DiscardStanding::because(DiscardState::DiscardHeld, why).at(node));
         }
         Quality::GoodUnmarked => "its replica there is yet to be marked as closed",
         Quality::Bad => "its replica there is unhealthy",
@@ -165,7 +169,7 @@ fn of_replica(
         Quality::Stale => "its replica there ends elsewhere than it does",
         Quality::Unfinished => "its replica there is not closed",
     };
-    Some(Standing::troubled(why, node))
+    Some(DiscardStanding::troubled(why, node))
 }
 
 pub(super) fn is_dead(node: NodeId, world: &World<'_>) -> bool {

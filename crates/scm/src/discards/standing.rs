@@ -5,27 +5,27 @@ use types::{ContainerId, NodeId};
 
 /// The progress of a container's discards, and what it waits for.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct DiscardStanding {
     pub(crate) state: DiscardState,
     pub(crate) why: String,
     pub(crate) node: Option<NodeId>,
 }
 
-impl Standing {
-    pub(crate) fn of(state: DiscardState) -> Standing {
-        Standing { state, why: String::new(), node: None }
+impl DiscardStanding {
+    pub(crate) fn of(state: DiscardState) -> DiscardStanding {
+        DiscardStanding { state, why: String::new(), node: None }
     }
 
-    pub(crate) fn because(state: DiscardState, why: impl Into<String>) -> Standing {
-        Standing { why: why.into(), ..Standing::of(state) }
+    pub(crate) fn because(state: DiscardState, why: impl Into<String>) -> DiscardStanding {
+        DiscardStanding { why: why.into(), ..DiscardStanding::of(state) }
     }
 
-    pub(super) fn at(self, node: NodeId) -> Standing {
-        Standing { node: Some(node), ..self }
+    pub(super) fn at(self, node: NodeId) -> DiscardStanding {
+        DiscardStanding { node: Some(node), ..self }
     }
 
-    pub(super) fn troubled(why: impl Into<String>, node: NodeId) -> Standing {
-        Standing::because(DiscardState::DiscardTroubled, why).at(node)
+    pub(super) fn troubled(why: impl Into<String>, node: NodeId) -> DiscardStanding {
+        DiscardStanding::because(DiscardState::DiscardTroubled, why).at(node)
     }
 
     pub(crate) fn to_proto(&self, container: ContainerId) -> DiscardProgress {

@@ -1,6 +1,6 @@
 //! The blocks of one container that wait to be discarded.
 
-use super::standing::Standing;
+use super::standing::DiscardStanding;
 use proto::scm::DiscardState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Portion {
 /// A container of which a group has asked for blocks to go.
 pub(crate) struct Waiting {
     pub(crate) container: ContainerId,
-    pub(crate) standing: Standing,
+    pub(crate) standing: DiscardStanding,
     /// The last request of each group.
     pub(crate) asked: BTreeMap<u64, Asked>,
     /// Blocks that are to go.
@@ -44,7 +44,7 @@ type Key = (u64, Nonce);
 
 impl Waiting {
     pub(super) fn new(container: ContainerId) -> Waiting {
-        let standing = Standing::of(DiscardState::DiscardUnderWay);
+        let standing = DiscardStanding::of(DiscardState::DiscardUnderWay);
         let (asked, blocks, gone, portion) = Default::default();
         Waiting { container, standing, asked, blocks, gone, portion }
     }

@@ -1,5 +1,5 @@
-//! `AcceptContainerLoss` makes a container what is left of it, by the word of an operator: the one way in which what
-//! a container has become changes.
+//! `AcceptContainerLoss` makes a container what is left of it, by the word of an operator: the one way in
+//! which what a container has become changes.
 
 use crate::tables::TablesMut;
 use proto::scm::{AcceptContainerLossCommand, ClosedContainer, ContainerRecord, ContainerState, ScmReply};

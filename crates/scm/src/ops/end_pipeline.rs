@@ -1,5 +1,6 @@
 //! A closing pipeline is over: all members that can end it have. A member that comes later ends it too, which
-//! is noted, and then lets go of it. The containers that the log never came to are deleted by the same command.
+//! is noted, and then lets go of it. The containers that the log never came to are deleted by the same
+//! command.
 
 use crate::member_view::MAJORITY;
 use crate::tables::{TablesMut, container_state};
@@ -35,19 +36,20 @@ fn farthest<'a>(ends: impl Iterator<Item = &'a MemberEnd>) -> Vec<MemberEnd> {
     noted.into_values().collect()
 }
 
-/// What is compared of two ends of one member, or of two logs of one pipeline.
+/// The position by which two ends of one member, or two logs of one pipeline, are compared.
 pub(crate) fn reach(end: &MemberEnd) -> ((u64, u64), u64, u64, bool) {
     (log_last(end), end.last_index, end.last_container, end.is_last_roll)
 }
 
-/// Term and index of the log's last record, which a member of an older version did not say: it is not before the last
-/// record of which SCM is told.
+/// Term and index of the log's last record, which a member of an older version did not say: it is not before
+/// the last record of which SCM is told.
 pub(crate) fn log_last(end: &MemberEnd) -> (u64, u64) {
     (end.log_term, end.log_index).max((end.last_term, end.last_index))
 }
 
-/// Deletes the containers that the pipeline's log never came to. No replica is asked: what the members said of
-/// their ends stays true whatever becomes of them, and whoever waits may lose the disk that could have told.
+/// Deletes the containers that the pipeline's log never came to. No replica is asked: what the members said
+/// of their ends stays true whatever becomes of them, and whoever waits may lose the disk that could have
+/// told.
 fn delete_unused(tables: &mut TablesMut<'_>, pipeline: &PipelineRecord) {
     let Some(last) = last_container(pipeline) else { return };
     let is_unused = |record: &&ContainerRecord| {

@@ -136,7 +136,8 @@ pub(crate) mod testing {
         tables
     }
 
-    /// Four nodes, and a pipeline of the first three that is over. Its container is closed, with record 9 of term 1.
+    /// Four nodes, and a pipeline of the first three that is over. Its container is closed, with record 9 of
+    /// term 1.
     pub(crate) fn one_closed_container() -> Tables {
         let mut tables = three_nodes();
         run(&mut tables, register(4));

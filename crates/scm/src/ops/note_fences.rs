@@ -1,4 +1,5 @@
-//! SCM as a witness of how far the root of names is: the number of its last fences, which only becomes higher.
+//! SCM as a witness of how far the root of names is: the number of its last fences, which only becomes
+//! higher.
 
 use crate::tables::TablesMut;
 use proto::scm::{NoteFencesCommand, ScmReply};

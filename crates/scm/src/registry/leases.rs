@@ -76,7 +76,7 @@ enum Course {
 pub(super) enum Verdict {
     /// The instance was renewed meanwhile, or registered again.
     Lives,
-    /// Others are to be told that the lease is over.
+    /// The leader has to tell others that the lease is over.
     Lapses,
     /// The lease has been over for long enough, and nobody can renew it any more.
     Goes,

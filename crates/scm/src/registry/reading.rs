@@ -50,7 +50,8 @@ impl Reader {
     pub(super) async fn catch_up(&self) -> Result<(), Failure> {
         let read = self.leadership.group()?.read_index().await;
         read.map(|_| ()).map_err(|error| match error {
-            // A member with a full disk applies nothing, and one may be cut off from the leader: others can answer.
+            // A member with a full disk applies nothing, and one may be cut off from the leader: others can
+            // answer.
             ReadIndexError::Expired => {
                 let message = format!("this member of SCM did not catch up in time: {error}");
                 Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }

@@ -327,8 +327,8 @@ fn coming(container: ContainerId, behind: &[MemberView<'_>], nodes: &Nodes) -> B
     comes.map(MemberView::node_id).collect()
 }
 
-/// Whether a node is to be told of an order at this moment. What was decided a while ago, while data may have stood
-/// still or a node's other orders took long, counts only as far as it still rests on what it rested on.
+/// Whether a node is to be told of an order at this moment. What was decided a while ago, while data may have
+/// stood still or a node's other orders took long, counts only as far as it still rests on what it rested on.
 pub(crate) fn may_tell(node: NodeId, order: &Order, world: &World<'_>, tasks: &Tasks) -> bool {
     if order.moves_data() && !world.may_move_data() {
         return false;
@@ -354,8 +354,8 @@ fn staying<'a>(
     good.map(|(node, _)| *node).filter(move |node| *node != besides && !is_going(*node))
 }
 
-/// Whether `besides` may leave so many good replicas behind, on nodes that stay: two of them in service, which speak
-/// and can read them, for those in maintenance may be switched off together.
+/// Whether `besides` may leave so many good replicas behind, on nodes that stay: two of them in service,
+/// which speak and can read them, for those in maintenance may be switched off together.
 pub(crate) fn are_good_elsewhere(
     needed: usize,
     known: &ContainerView<'_>,
@@ -411,7 +411,8 @@ mod tests {
         asked.find(|(_, order)| matches!(order, Order::Delete { .. }))
     }
 
-    /// Withheld while replication was off, or behind others in its node's queue, it took the last good replica.
+    /// Withheld while replication was off, or behind others in its node's queue, it took the last good
+    /// replica.
     #[test]
     fn a_deletion_is_told_only_while_what_it_counted_on_is_there() {
         let start = Instant::now();
@@ -462,8 +463,8 @@ mod tests {
         assert_eq!(asked, None, "three are left that speak");
     }
 
-    /// A member's replica of a container that others never came to was deleted, and with it the proof that its
-    /// log was whole: the container before waited for ever.
+    /// A member's replica of a container that others never came to was deleted, and with it the proof that
+    /// its log was whole: the container before waited for ever.
     #[test]
     fn what_a_deleted_container_shows_stays_until_its_pipeline_is_decided() {
         let mut tables = three_nodes();

@@ -85,8 +85,8 @@ pub(crate) struct ContainerView<'a> {
     pub(crate) record: &'a ContainerRecord,
     /// Whether the container's pipeline is over: no log writes to its replicas.
     pub(crate) pipeline_over: bool,
-    /// Whether the container is deleted, and its replicas are not needed either to tell where a log ended: all
-    /// of its pipeline's containers are decided.
+    /// Whether the container is deleted, and its replicas are not needed either to tell where a log ended:
+    /// all of its pipeline's containers are decided.
     pub(crate) is_dispensable: bool,
     pub(crate) replicas: Vec<(NodeId, &'a ContainerReplica)>,
     /// Nodes whose replica is on a lost disk: it may come back with the disk, so they get no other one.
@@ -555,8 +555,9 @@ fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limit
         && targets(known, sorted, limits, bytes_of(known)).next().is_none()
 }
 
-/// The node of the only good replica, unless all of that was read a moment ago: a replica that is worthless as a whole may
-/// have the one block that it turns out to lack. Its hash is of the heads of its records alone.
+/// The node of the only good replica, unless all of that was read a moment ago: a replica that is worthless
+/// as a whole may have the one block that it turns out to lack. Its hash is of the heads of its records
+/// alone.
 fn unread_single(sorted: &Sorted<'_>, limits: &Limits<'_>) -> Option<NodeId> {
     let [(node, replica)] = sorted.firm[..] else { return None };
     // What was asked for by a clock that was ahead has no age.

@@ -329,8 +329,8 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     // There is no other node: the bad replica makes room.
     let room = Case::new(&[1, 2]).with(3, bad).only(3);
     room.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
-    // A single good one was read as a whole a moment ago, or the bad ones may have what it lacks: its hash is of the
-    // heads of its records alone.
+    // A single good one was read as a whole a moment ago, or the bad ones may have what it lacks: its hash is
+    // of the heads of its records alone.
     let single = || Case::new(&[1]).with(2, bad).with(3, bad).only(3);
     single().check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
     for checked_ms in [0, NOW_MS - CHECK_COUNTS_FOR.as_millis() as u64] {

@@ -14,8 +14,8 @@ use types::{ContainerId, NodeId, PipelineId};
 /// may have passed.
 const AVOID_FOR: Duration = Duration::from_secs(60);
 
-/// The time after which a deletion that a node is not told of any more is over: a node follows no order that was
-/// asked of it more than half of this ago.
+/// The time after which a deletion that a node is not told of any more is over: a node follows no order that
+/// was asked of it more than half of this ago.
 const DELETION_ENDS_AFTER: Duration = Duration::from_secs(60);
 
 /// An order that a node may be given.
@@ -30,8 +30,8 @@ pub(crate) enum Order {
         bytes: u64,
         to_balance: bool,
     },
-    /// Deletes the replica as long as so many good ones are `beside` it, on nodes that may be relied upon: those that
-    /// the decision counted on.
+    /// Deletes the replica as long as so many good ones are `beside` it, on nodes that may be relied upon:
+    /// those that the decision counted on.
     Delete {
         container: ContainerId,
         beside: usize,

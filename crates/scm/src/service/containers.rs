@@ -1,4 +1,4 @@
-//! Containers, as operators see them.
+//! Calls about containers, of writers, readers and operators.
 
 use crate::container_loss::{self, Left};
 use crate::leader::Leader;
@@ -9,10 +9,11 @@ use crate::tables::{Tables, container_state, duty};
 use crate::view;
 use crate::world::World;
 use proto::scm::{
-    AcceptContainerLossCommand, AcceptContainerLossRequest, AcceptContainerLossResponse, ContainerInfo,
-    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DropReplicaRequest,
-    ListContainersRequest, ListContainersResponse, NodeAddress, NodeState, ReplicaInfo, TaskKind,
-    scm_command::Command,
+    AcceptContainerLossCommand, AcceptContainerLossRequest, AcceptContainerLossResponse,
+    AllocateContainerCommand, AllocateContainerRequest, AllocateContainerResponse, CloseContainerRequest,
+    ContainerInfo, ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DropReplicaRequest,
+    ListContainersRequest, ListContainersResponse, LocateContainersRequest, LocateContainersResponse,
+    NodeAddress, NodeState, ReplicaInfo, TaskKind, scm_command::Command,
 };
 use proto::{Code, Failure};
 use std::ops::Bound;
@@ -22,6 +23,50 @@ use types::{ContainerId, NodeId};
 
 /// The most containers of one answer; ten megabytes at most.
 const LIST_MAX: usize = 10_000;
+/// The most containers of one question where they are: the answer stays well below the message limit.
+const LOCATE_MAX: usize = 10_000;
+
+pub(super) async fn allocate(
+    leader: &Leader,
+    request: AllocateContainerRequest,
+) -> Result<AllocateContainerResponse, Failure> {
+    let AllocateContainerRequest { pipeline, after } = request;
+    // A call that was made before has its answer in the tables, and needs no log entry.
+    let known = leader.tables.read(|tables| {
+        let record = tables.container(ContainerId(after));
+        tables.container_after(record.filter(|record| record.pipeline == pipeline)?)
+    });
+    if let Some(ContainerId(container)) = known {
+        return Ok(AllocateContainerResponse { container });
+    }
+    let command = AllocateContainerCommand { pipeline, after };
+    let reply = leader.propose(Command::AllocateContainer(command)).await?;
+    if !reply.refused.is_empty() {
+        return Err(Failure::new(Code::NotFound, reply.refused));
+    }
+    Ok(AllocateContainerResponse { container: reply.container })
+}
+
+pub(super) fn locate(
+    leader: &Leader,
+    request: LocateContainersRequest,
+) -> Result<LocateContainersResponse, Failure> {
+    let containers = request.containers;
+    if containers.len() > LOCATE_MAX {
+        let message = format!("asked for {} containers, at most {LOCATE_MAX} at a time", containers.len());
+        return Err(Failure::new(Code::TooLarge, message));
+    }
+    let locations = leader.read(|world| {
+        let locate = |container| crate::locate::locate(world, ContainerId(container));
+        containers.into_iter().filter_map(locate).collect()
+    });
+    Ok(LocateContainersResponse { locations })
+}
+
+/// Has the leader of its pipeline close a container that is open, and begin the next.
+pub(super) fn close(leader: &Leader, request: CloseContainerRequest) -> Result<(), Failure> {
+    leader.plan(|world, replication| replication.rolls.want(ContainerId(request.container), world))
+}
 
 pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) -> ListContainersResponse {
     let limit = match request.limit as usize {

@@ -44,9 +44,9 @@ fn check(request: &DiscardBlocksRequest) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a replica that is not of the group as the cluster has it: names that were restored from a backup name
-/// blocks again that the group of before had deleted. A group that SCM has no record of, as its forced reset lost
-/// that, has no other replicas.
+/// Refuses a replica that is not of the group as the cluster has it: names that were restored from a backup
+/// name blocks again that the group of before had deleted. A group that SCM has no record of, as its forced
+/// reset lost that, has no other replicas.
 fn check_is_member(tables: &Tables, group: u64, replica: u64) -> Result<(), Failure> {
     let is_of = |record: &OmGroupRecord| {
         record.is_founded && record.members.iter().any(|member| member.replica == replica)

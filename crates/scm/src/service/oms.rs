@@ -1,5 +1,5 @@
-//! An OM registers at each start, and says each second what it has; it learns which groups it is to be in, and
-//! where the others are.
+//! An OM registers at each start, and says each second what it has; it learns which groups it is to be in,
+//! and where the others are.
 
 use super::register::check_address;
 use crate::clock_apart::ClockApart;

@@ -4,16 +4,25 @@ use crate::leader::Leader;
 use crate::leader_moves;
 use crate::pipelines;
 use crate::resolution;
+use crate::view;
 use proto::scm::{
     AcceptLossRequest, AcceptLossResponse, CloseContainersCommand, ClosePipelineCommand,
-    ClosePipelineRequest, CreatePipelineRequest, CreatePipelineResponse, PipelineState,
-    TransferLeaderRequest, scm_command::Command,
+    ClosePipelineRequest, CreatePipelineRequest, CreatePipelineResponse, ListPipelinesResponse,
+    PipelineState, TransferLeaderRequest, scm_command::Command,
 };
 use proto::{Code, Failure};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use types::{NodeId, PipelineId};
+
+pub(super) fn list(leader: &Leader) -> ListPipelinesResponse {
+    let pipelines = leader.read(|world| {
+        let pipeline = |record| view::pipeline_with_health(record, world);
+        world.tables.pipelines().values().map(pipeline).collect()
+    });
+    ListPipelinesResponse { pipelines }
+}
 
 pub(super) async fn close_pipeline(leader: &Leader, request: ClosePipelineRequest) -> Result<(), Failure> {
     let pipeline = request.pipeline;

@@ -38,8 +38,8 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
     Ok(RegisterResponse { node: node.0, cluster: leader.tables.read(|tables| tables.cluster().to_owned()) })
 }
 
-/// Refuses a node whose directories are at another address as well: each would be told what the other did. A leader
-/// of SCM that has just begun has heard nobody, and gives who is registered the time to speak first.
+/// Refuses a node whose directories are at another address as well: each would be told what the other did. A
+/// leader of SCM that has just begun has heard nobody, and gives who is registered the time to speak first.
 fn check_is_alone(leader: &Leader, request: &RegisterRequest) -> Result<(), Failure> {
     let there = leader.read(|world| {
         let record = world.tables.node_by_uuid(&request.uuid)?;

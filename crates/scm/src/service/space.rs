@@ -1,7 +1,7 @@
 //! The space as operators see it: where the bytes are, and why those that are dead are still there.
 
 use super::containers;
-use crate::discards::{Asked, Standing, Waiting};
+use crate::discards::{Asked, DiscardStanding, Waiting};
 use crate::leader::Leader;
 use crate::tables::container_state;
 use crate::world::World;
@@ -45,7 +45,7 @@ pub(super) fn explain(leader: &Leader, request: &ExplainSpaceRequest) -> Result<
         let standing = waiting.map(|_| discards.standing(container, world, &replication.tasks));
         Ok(ContainerSpace {
             info: Some(info),
-            progress: standing.map(|standing: Standing| standing.to_proto(container)),
+            progress: standing.map(|standing: DiscardStanding| standing.to_proto(container)),
             asked: waiting.map(|waiting| asked(waiting, world.now)).unwrap_or_default(),
             blocks_remembered: waiting.map_or(0, Waiting::remembered) as u64,
             emptied: record.emptied,

@@ -12,8 +12,7 @@ pub(crate) const OM_MEMBERS: usize = 3;
 /// The most groups of names: each OM has a database and a log for each of its own.
 pub(crate) const OM_GROUPS_MAX: usize = 256;
 
-/// The root of the names: it knows which group has which bucket. The root is there without being made.
-pub(crate) const ROOT_OF_NAMES: u64 = 0;
+pub(crate) use proto::ROOT_OF_NAMES;
 
 /// The replica of the names that an OM had before SCM placed groups. No other replica of names has this id.
 pub(crate) const NAMES_OF_BEFORE: ReplicaId = ReplicaId(1);

@@ -174,8 +174,8 @@ async fn registered(server: &mut Server, count: u8) -> Vec<Om> {
     oms
 }
 
-/// Whoever has not spoken for five seconds is dead, and replaced: a machine that stands still for less replaces
-/// nobody whom the test has alive.
+/// Whoever has not spoken for five seconds is dead, and replaced: a machine that stands still for less
+/// replaces nobody whom the test has alive.
 fn options() -> ScmOptions {
     let (stale_after, dead_after) = (Duration::from_millis(2500), Duration::from_secs(5));
     ScmOptions { stale_after, dead_after, om_groups: 1, ..ScmOptions::default() }

@@ -1,5 +1,5 @@
-//! Somebody who files blocks as a group of names does, and asks SCM for them to go until it says that they are
-//! gone; and what is held against that: no replica has a block that was called gone.
+//! Somebody who files blocks as a group of names does, and asks SCM for them to go until it says that they
+//! are gone; and what is held against that: no replica has a block that was called gone.
 
 use super::ledger::{Ledger, Written};
 use super::reader::{Way, read_checked};

@@ -18,7 +18,8 @@ const LOOK_MS: u128 = 200;
 /// The time within which SCM (`stale_after`), and a moment later a node that has its order already, miss a
 /// machine that is lost.
 const MISSED_WITHIN: Duration = Duration::from_secs(5);
-/// A node may carry out for so long what it was told (`ORDER_HOLDS` and a heartbeat), whatever SCM has heard since.
+/// A node may carry out for so long what it was told (`ORDER_HOLDS` and a heartbeat), whatever SCM has heard
+/// since.
 const ORDERED_WITHIN: Duration = Duration::from_secs(35);
 
 /// The replicas on all machines, as they were when last looked at.
@@ -65,8 +66,8 @@ impl Holdings {
         self.lost.iter().filter(is_it).count()
     }
 
-    /// Takes what a view shows, and answers which replicas were deleted although too few good ones stayed: SCM
-    /// had known the others to be bad before it can have told so, and still did afterwards.
+    /// Takes what a view shows, and answers which replicas were deleted although too few good ones stayed:
+    /// SCM had known the others to be bad before it can have told so, and still did afterwards.
     fn judge(&mut self, view: &View) -> Vec<String> {
         if view.asked_at <= self.judged_at {
             return Vec::new();

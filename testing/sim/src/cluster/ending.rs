@@ -209,9 +209,9 @@ impl Run {
         leaving.find_map(|node| self.stays_for(&view, node.node))
     }
 
-    /// A closed container that a node keeps on two of its disks, of which it told a good replica: one that comes back finds
-    /// what was copied to another one meanwhile. It is not looked for where an `end` stands beside the segments: that may
-    /// be what a log left which ended by itself.
+    /// A closed container that a node keeps on two of its disks, of which it told a good replica: one that
+    /// comes back finds what was copied to another one meanwhile. It is not looked for where an `end` stands
+    /// beside the segments: that may be what a log left which ended by itself.
     fn kept_twice(&self, view: &View) -> Option<String> {
         let all_work = |node: u64| {
             let told = view.datanodes.iter().find(|info| info.node == node);
@@ -315,8 +315,8 @@ impl Run {
         is_unmarked && info.node.as_ref().is_some_and(|node| self.is_full(&node.address))
     }
 
-    /// Whether a node has a replica that it cannot end: letting go of a log takes some room on its disk, which is
-    /// full for good. It goes with what it has once somebody makes room, or gives it up.
+    /// Whether a node has a replica that it cannot end: letting go of a log takes some room on its disk,
+    /// which is full for good. It goes with what it has once somebody makes room, or gives it up.
     fn cannot_end_on(&self, info: &ContainerInfo, node: u64) -> bool {
         info.replicas.iter().any(|info| {
             let is_open = info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaOpen);

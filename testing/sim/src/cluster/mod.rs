@@ -5,11 +5,11 @@
 //! acknowledged block must stand in a closed container with three good replicas, as SCM sees them, as the
 //! nodes say, and byte for byte on the disks ([`ending`]).
 //!
-//! Every fourth seed has one OM or three as well, and clients of whole objects: those of [`objects`] lose answers and
-//! repeat what they asked, those of [`gateways`] do it as gateways do, by the client crate. Where there are several groups
-//! of names, [`mover`] moves the bucket from one to the other all the while. Every other one of these reclaims within seconds,
-//! and [`sweeps`]: of the keys of [`namers`] it is known what they are, and in the end all blocks that keys name must be
-//! there, and no others.
+//! Every fourth seed has one OM or three as well, and clients of whole objects: those of [`objects`] lose
+//! answers and repeat what they asked, those of [`gateways`] do it as gateways do, by the client crate. Where
+//! there are several groups of names, [`mover`] moves the bucket from one to the other all the while. Every
+//! other one of these reclaims within seconds, and [`sweeps`]: of the keys of [`namers`] it is known what
+//! they are, and in the end all blocks that keys name must be there, and no others.
 //!
 //! Acknowledgements are kept in the [`ledger`]. A read may fail with a reason at any time; it
 //! never answers other bytes. What chance destroys it destroys one at a time, as the design wants it: the

@@ -1,5 +1,5 @@
-//! Somebody who moves the bucket from group to group, while it is written and OMs have their troubles; and the way of its
-//! clients to where it is.
+//! Somebody who moves the bucket from group to group, while it is written and OMs have their troubles; and
+//! the way of its clients to where it is.
 
 use super::ledger::Ledger;
 use super::objects::{BUCKET, Objects, OmWay, VOLUME};

@@ -1,5 +1,6 @@
-//! Clients whose keys are only their own. Each names the blocks that it writes at once, or late, when their container may be
-//! closed and swept, or never; some it names twice, some names it deletes. So it is known of each key what it must be.
+//! Clients whose keys are only their own. Each names the blocks that it writes at once, or late, when their
+//! container may be closed and swept, or never; some it names twice, some names it deletes. So it is known of
+//! each key what it must be.
 
 use super::ledger::{Ledger, Written};
 use super::mover::find_bucket;

@@ -44,8 +44,8 @@ impl Run {
         }
     }
 
-    /// Whether each group of names is on three OMs, as its leader says, of whom all are healthy: one that is still with its
-    /// first member is lost with it (seed 619).
+    /// Whether each group of names is on three OMs, as its leader says, of whom all are healthy: one that is
+    /// still with its first member is lost with it (seed 619).
     fn oms_bear_a_loss(&self) -> bool {
         let Some(view) = self.views.newest() else { return false };
         let is_fresh = self.world.now() < view.asked_at + Duration::from_secs(1);
@@ -71,8 +71,8 @@ impl Run {
         self.is_lost_with_scm(container) || info.is_some_and(|info| self.losses.has_lost_majority(info))
     }
 
-    /// Waits until the groups of names are on as many OMs as they are to be, and SCM says that nothing is wrong with
-    /// them.
+    /// Waits until the groups of names are on as many OMs as they are to be, and SCM says that nothing is
+    /// wrong with them.
     fn until_names_are_whole(&mut self, within: Duration) -> Result<(), String> {
         let until = self.world.now() + within;
         loop {

@@ -1,5 +1,5 @@
-//! The only OM runs on an old copy of its directory for a while: it knows nothing of what was named since. Nothing of that may
-//! be given up by it, and the right directory, once it is back, goes on.
+//! The only OM runs on an old copy of its directory for a while: it knows nothing of what was named since.
+//! Nothing of that may be given up by it, and the right directory, once it is back, goes on.
 
 use super::om_copy::{OmCopy, copy_disk};
 use super::run::Run;

@@ -7,8 +7,8 @@ use types::{ContainerId, OwnerId};
 
 const OWNERS_DIR: &str = "containers";
 
-/// The records that a machine that is off has of a container, by their indexes: of each all but where it stands, for
-/// one replica may be compacted and the other not. Those that are discarded are no part of it.
+/// The records that a machine that is off has of a container, by their indexes: of each all but where it
+/// stands, for one replica may be compacted and the other not. Those that are discarded are no part of it.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaFiles {
     /// Whether a compaction left out discarded records.

@@ -1,5 +1,5 @@
-//! Runs in which OMs reclaim within seconds, and sweep: what no key names goes, be it that no key ever did. In the end all
-//! blocks that keys name must be there, and no others.
+//! Runs in which OMs reclaim within seconds, and sweep: what no key names goes, be it that no key ever did.
+//! In the end all blocks that keys name must be there, and no others.
 
 use super::gateways;
 use super::run::Run;

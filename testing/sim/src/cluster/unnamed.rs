@@ -17,7 +17,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// The bytes of a block in a list: its local and its nonce.
 const LISTED_BYTES: usize = 24;
 
-/// A block that a replica has and no key names, if somebody has found one when all were looked at last. A cheap handle.
+/// A block that a replica has and no key names, if somebody has found one when all were looked at last. A
+/// cheap handle.
 #[derive(Clone)]
 pub(super) struct Unnamed {
     found: Arc<Mutex<Option<String>>>,

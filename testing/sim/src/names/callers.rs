@@ -1,5 +1,5 @@
-//! Clients of few buckets and keys, by the client crate. What it answers must have been so: what is "unavailable" was never
-//! done, and what has an unknown outcome was done once, or not at all.
+//! Clients of few buckets and keys, by the client crate. What it answers must have been so: what is
+//! "unavailable" was never done, and what has an unknown outcome was done once, or not at all.
 
 use super::counts::Counts;
 use super::histories::{Begun, Histories};

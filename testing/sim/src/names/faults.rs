@@ -13,8 +13,8 @@ pub(super) enum Fault {
         side: Vec<usize>,
         one_way: bool,
     },
-    /// The leader of a group, by its place among all, is cut off from other OMs and SCM. Clients reach it, and so does
-    /// a machine of clients that is cut off with it, and hears of no other leader.
+    /// The leader of a group, by its place among all, is cut off from other OMs and SCM. Clients reach it,
+    /// and so does a machine of clients that is cut off with it, and hears of no other leader.
     LoneLeader {
         group: usize,
         clients: Option<usize>,

@@ -1,5 +1,5 @@
-//! A client's way to OMs that loses answers, of which their caller hears at once or a while later, and brings requests late,
-//! when whoever sent them has been told that they were lost, and has asked again.
+//! A client's way to OMs that loses answers, of which their caller hears at once or a while later, and brings
+//! requests late, when whoever sent them has been told that they were lost, and has asked again.
 
 use super::record::Record;
 use crate::scenario::below_one_of;
@@ -21,7 +21,8 @@ use tower::{Service, ServiceExt};
 
 /// One call in so many loses its answer,
 const LOST_ONE_IN: u64 = 12;
-/// which its caller notices before one of these, chosen by chance: at once, or so late that a bucket has moved.
+/// which its caller notices before one of these, chosen by chance: at once, or so late that a bucket has
+/// moved.
 const NOTICED_MS_MAX: [u64; 3] = [1, 400, 4_000];
 /// One call in so many comes late,
 const LATE_ONE_IN: u64 = 15;

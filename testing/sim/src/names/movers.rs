@@ -1,4 +1,5 @@
-//! Somebody who moves buckets from group to group while they are used, and asks groups by places where buckets were.
+//! Somebody who moves buckets from group to group while they are used, and asks groups by places where
+//! buckets were.
 
 use super::histories::{Histories, name};
 use super::record::Record;

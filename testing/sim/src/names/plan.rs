@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::ManualClock;
 
-/// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at another
-/// moment each time.
+/// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at
+/// another moment each time.
 const DB_BYTES: usize = 8 << 20;
-/// Clocks that differ by a ninth break leases (docs/adr/0005): two that drift apart by this much differ by 8.3 %.
+/// Clocks that differ by a ninth break leases (docs/adr/0005): two that drift apart by this much differ by
+/// 8.3 %.
 const DRIFT_PPM_MAX: u64 = 40_000;
 const AHEAD_MS_MAX: u64 = 2 * 3600 * 1000;
 /// The machines of clients.
@@ -214,7 +215,8 @@ impl Plan {
         self
     }
 
-    /// Machines: those of SCM first, then those of OMs, of clients, and the operator's, which no fault touches.
+    /// Machines: those of SCM first, then those of OMs, of clients, and the operator's, which no fault
+    /// touches.
     pub(super) fn scms(&self) -> Range<usize> {
         0..self.scms
     }

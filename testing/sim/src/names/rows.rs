@@ -6,8 +6,8 @@ use proto::om::{BucketEntry, BucketRecord, BucketStage};
 use statedb::{Db, Tables};
 use std::collections::BTreeMap;
 
-/// Tables of rows that stand for something which is under way: names of buckets that are made, deleted or moved, buckets
-/// that are sent, that come, and of which something is left.
+/// Tables of rows that stand for something which is under way: names of buckets that are made, deleted or
+/// moved, buckets that are sent, that come, and of which something is left.
 const UNDER_WAY: &[u8] = b"oviy";
 /// What is in a bucket: keys, parts, uploads.
 const CONTENTS: &[u8] = b"kpu";

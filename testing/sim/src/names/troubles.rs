@@ -118,8 +118,8 @@ impl Run {
         self.later(until, Remedy::Network(cut));
     }
 
-    /// Whether no names are lost with one OM: all are there, and each group is on three, as its leader has said since
-    /// an OM lost what it had.
+    /// Whether no names are lost with one OM: all are there, and each group is on three, as its leader has
+    /// said since an OM lost what it had.
     fn oms_bear_a_loss(&self) -> bool {
         let now = self.world.now();
         let Some(shown) = self.view.newest() else { return false };

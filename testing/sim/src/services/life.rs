@@ -50,8 +50,8 @@ pub(crate) trait Life {
     fn live(&mut self) -> Result<Finished, String>;
 }
 
-/// Begins a life and lets it take its course, on a thread of its own. Only the first one of a process takes the same steps
-/// each time.
+/// Begins a life and lets it take its course, on a thread of its own. Only the first one of a process takes
+/// the same steps each time.
 pub(crate) fn live<L: Life>(
     seed: u64,
     replay: String,

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use types::GroupId;
 
-/// The counterpart of [`statedb::DbGenerations`] without a disk: the database of SCM's group, or of OM's, in memory,
-/// replaced as a whole by a snapshot, whose files are on a disk that can crash. Cheap to clone.
+/// The counterpart of [`statedb::DbGenerations`] without a disk: the database of SCM's group, or of OM's, in
+/// memory, replaced as a whole by a snapshot, whose files are on a disk that can crash. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct MemoryDb {
     options: DbOptions,

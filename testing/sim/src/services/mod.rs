@@ -1,5 +1,6 @@
-//! What simulations of whole clusters share: the real services as processes of a [`World`](crate::world::World), their
-//! disks and databases, the way to SCM, one life of a cluster from a seed, and many of them.
+//! What simulations of whole clusters share: the real services as processes of a
+//! [`World`](crate::world::World), their disks and databases, the way to SCM, one life of a cluster from a
+//! seed, and many of them.
 
 mod clock;
 mod directories;

@@ -38,7 +38,8 @@ extern "C" fn getrandom(
     flags: libc::c_uint,
 ) -> libc::ssize_t {
     if !buffer.is_null() && bytes > 0 {
-        // SAFETY: whoever calls `getrandom` gives it a buffer of so many bytes to write to; u8 takes any value.
+        // SAFETY: whoever calls `getrandom` gives it a buffer of so many bytes to write to; u8 takes any
+        // value.
         let wanted = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), bytes) };
         if fill(wanted) {
             return bytes as libc::ssize_t;

@@ -15,8 +15,8 @@ const ELSEWHERE_MIN: usize = 40;
 const LED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A leader is cut off with chunks under way that nobody acknowledges, and dies. The others acknowledge other
-/// chunks under the same numbers, and stop. The first one comes back alone, and SCM has it end by itself: nobody
-/// gets what it took alone for what was acknowledged. The others come back, and all is there.
+/// chunks under the same numbers, and stop. The first one comes back alone, and SCM has it end by itself:
+/// nobody gets what it took alone for what was acknowledged. The others come back, and all is there.
 pub(super) async fn run() -> Shown {
     let ways = [Way::open().await, Way::open().await, Way::open().await];
     let mut drill = Drill::start(Setup {

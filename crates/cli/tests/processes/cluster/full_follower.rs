@@ -54,8 +54,8 @@ async fn three_of_each(drill: &Drill) -> Result<(), String> {
 }
 
 /// The disk of a follower runs full, for good: it is called at fault, its pipelines close and others take
-/// their place, its containers have three copies. Then another node is lost: what lacks something says so, and
-/// the two nodes that are left take writes.
+/// their place, its containers have three copies. Then another node is lost: what lacks something says so,
+/// and the two nodes that are left take writes.
 pub(super) async fn run() -> Option<Shown> {
     let disk = SmallDisk::mount(DISK_BYTES)?;
     let mut drill = start(&disk).await;

@@ -12,8 +12,8 @@ const CONTAINER_BYTES_MAX: u64 = 8 << 20;
 const BEHIND: usize = 2;
 
 /// Two of three datanodes are gone for good after they closed containers that the third one has a part of, or
-/// nothing. An operator says for each that no good replica will ever come: it becomes what is left, all lights
-/// go out, and with two empty nodes it has three replicas again.
+/// nothing. An operator says for each that no good replica will ever come: it becomes what is left, all
+/// lights go out, and with two empty nodes it has three replicas again.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup {
         datanodes: 3,

@@ -104,8 +104,8 @@ async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Show
     // What was acknowledged last that node does not know to be committed, of each pipeline.
     assert!(refused * 10 < count, "{refused} of {count} are not read where they are");
     assert!(refused <= refused_at_first, "{refused} are not read, and {refused_at_first} were not at first");
-    // Somebody copies the objects anew, and then gives up whatever is in doubt. Where a container was closed in
-    // the history that was lost, that is what the other two have.
+    // Somebody copies the objects anew, and then gives up whatever is in doubt. Where a container was closed
+    // in the history that was lost, that is what the other two have.
     put_again(&drill.s3, &[before.acknowledged.clone(), after.acknowledged.clone()].concat()).await;
     let is_dropped = async || {
         let is_diverged =

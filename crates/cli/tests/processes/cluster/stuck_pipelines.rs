@@ -11,8 +11,8 @@ const STUCK: u32 = 4;
 /// The datanode that leads all, and the others, which stand still.
 const LEADER: usize = 0;
 const STILL: [usize; 2] = [1, 2];
-/// A quarter of a datanode's memory for data is for chunks on their way: little, since a leader that hears nobody
-/// soon takes no more of them.
+/// A quarter of a datanode's memory for data is for chunks on their way: little, since a leader that hears
+/// nobody soon takes no more of them.
 const DATA_MEMORY: &str = "--data-memory 67108864";
 const BODIES_BYTES_MAX: f64 = (16 << 20) as f64;
 /// Writers, so many times six, that have something under way when the others stand still.
@@ -20,9 +20,9 @@ const WRITERS: u64 = 32;
 /// Nobody acts on what stands still.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Four pipelines cannot commit: their leader is the only member that is there, and keeps what it took for them.
-/// The node leads a fifth one, whose members all work, and that one takes what it is sent: the others leave it a
-/// share of the memory.
+/// Four pipelines cannot commit: their leader is the only member that is there, and keeps what it took for
+/// them. The node leads a fifth one, whose members all work, and that one takes what it is sent: the others
+/// leave it a share of the memory.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup {
         datanodes: 3,

@@ -12,7 +12,8 @@ const LOST: usize = 0;
 const AGAIN: usize = 1;
 
 /// One of three datanodes is lost for good: the other two take writes for as long as it takes, also after one
-/// of them was away so long that all pipelines closed. With an empty one in its place everything has three good replicas.
+/// of them was away so long that all pipelines closed. With an empty one in its place everything has three
+/// good replicas.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup { datanodes: 3, ..Setup::default() }).await;
     let writers = drill.load().await;
@@ -39,11 +40,19 @@ pub(super) async fn run() -> Shown {
         state => Err(format!("it is {state:?}")),
     };
     drill.until("a second dead node", DEAD_AFTER + REPAIRED_WITHIN, is_dead).await;
+    let none_open = async || match drill.in_state(PipelineState::PipelineOpen).await.len() {
+        0 => Ok(()),
+        open => Err(format!("{open} are open")),
+    };
+    drill.until("no open pipeline", REPAIRED_WITHIN, none_open).await;
     tokio::time::sleep(2 * QUASI_CLOSE_AFTER).await;
     drill.cluster.datanodes[AGAIN].start_again();
     drill.until("two nodes", REPAIRED_WITHIN, async || drill.healthy(2).await).await;
     let takes = async || drill.s3.put("again", vec![7; 5000]).await;
     drill.until("writes", REPAIRED_WITHIN, takes).await;
+    let open = drill.in_state(PipelineState::PipelineOpen).await;
+    let with_it = open.iter().filter(|open| open.members.iter().any(|member| member.node == lost));
+    assert_eq!((with_it.count(), open.is_empty()), (open.len(), false), "the dead one is the third of each");
     let writers = drill.writers(on_two.next);
     writers.progress(20).await;
 

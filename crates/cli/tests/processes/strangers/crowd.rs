@@ -20,8 +20,8 @@ impl Crowd {
         self.connections.len()
     }
 
-    /// Those who are still connected. Of those who read none is counted out: what they have not read yet hides
-    /// whether more comes.
+    /// Those who are still connected. Of those who read none is counted out: what they have not read yet
+    /// hides whether more comes.
     pub(super) fn staying(&self) -> usize {
         let stays = |connection: &&TcpStream| {
             let read = connection.try_read(&mut [0]);

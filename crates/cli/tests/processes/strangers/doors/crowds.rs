@@ -100,8 +100,8 @@ pub(super) async fn slow_streams(house: &House) -> Seen {
     let peak = Peak::of(&gateway.process);
     let wanted = target(&gateway.s3.get_url("slow", None));
     let crowd = Crowd::slow_streams(&gateway.address, &wanted, CONNECTIONS, STREAMS).await;
-    // Whoever lets others wait for 2 s is slow, and those who are too many are let go of then: until then others
-    // may hear that they should come later.
+    // Whoever lets others wait for 2 s is slow, and those who are too many are let go of then: until then
+    // others may hear that they should come later.
     let begun = Instant::now();
     let (mut in_turn, mut until, mut slowest) = (0, Duration::ZERO, Duration::ZERO);
     while in_turn < 20 {

@@ -16,7 +16,7 @@ use types::{ContainerId, DiskId};
 const UNWANTED_MAX: Duration = Duration::from_secs(10 * 60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
-pub(crate) struct Sweeper {
+pub(crate) struct UnwantedCopies {
     disks: Arc<Disks>,
     executor: Executor,
     unwanted_max: Duration,
@@ -24,9 +24,9 @@ pub(crate) struct Sweeper {
     unwanted: BTreeMap<(DiskId, ContainerId), Instant>,
 }
 
-impl Sweeper {
-    pub(crate) fn new(disks: Arc<Disks>, executor: Executor) -> Sweeper {
-        Sweeper { disks, executor, unwanted_max: UNWANTED_MAX, unwanted: BTreeMap::new() }
+impl UnwantedCopies {
+    pub(crate) fn new(disks: Arc<Disks>, executor: Executor) -> UnwantedCopies {
+        UnwantedCopies { disks, executor, unwanted_max: UNWANTED_MAX, unwanted: BTreeMap::new() }
     }
 
     /// Gives up copies that nobody wants, from time to time. May be dropped anywhere: what is half removed is

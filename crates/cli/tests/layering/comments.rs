@@ -1,0 +1,43 @@
+//! Comments are as wide as code: rustfmt wraps none.
+
+use super::circles::{crates, sources};
+use std::path::Path;
+
+/// The `max_width` of rustfmt.
+const WIDTH: usize = 110;
+
+#[test]
+fn comments_are_as_wide_as_code() {
+    let mut wide = Vec::new();
+    for (_, src) in crates() {
+        for (path, text) in sources(Path::new(&src)) {
+            wide.extend(too_wide(&text).map(|line| format!("{src}/{path}:{line}")));
+        }
+    }
+    assert!(wide.is_empty(), "wider than {WIDTH}:\n{}", wide.join("\n"));
+}
+
+#[test]
+fn a_planted_one_is_found() {
+    let long = "x".repeat(WIDTH);
+    let text = format!("/// {long}\n//! | {long} |\n//! ```text\n//! {long}\n//! ```\n    // {long}\n");
+    assert_eq!(too_wide(&text).collect::<Vec<_>>(), [1, 6]);
+}
+
+/// The lines whose comments are too wide, tables and drawings aside.
+fn too_wide(text: &str) -> impl Iterator<Item = usize> {
+    let mut draws = false;
+    let comments = text.lines().enumerate().filter_map(|(at, line)| Some((at + 1, line, comment(line)?)));
+    comments.filter_map(move |(at, line, said)| {
+        let is_fence = said.starts_with("```");
+        draws ^= is_fence;
+        let is_prose = !draws && !is_fence && !said.starts_with('|');
+        (is_prose && line.chars().count() > WIDTH).then_some(at)
+    })
+}
+
+/// The text of a line that is a comment.
+fn comment(line: &str) -> Option<&str> {
+    let said = line.trim_start().strip_prefix("//")?;
+    Some(said.trim_start_matches(['/', '!']).trim_start())
+}
