@@ -113,10 +113,10 @@ for each drill the longest times. The exit status is 0 only without failures. Th
 doors: tries from outside, against a cluster of processes, each door that was open once (unsigned headers that change a request, signatures of Version 2, bodies
 and messages that take memory without end, a term that ends all elections, pages in a browser, files, logs, terminals, what was answered with success and did something else), with a line
 for each: 'shut  NAME: what was seen' or 'OPEN  NAME: what was let in'; or the one called NAME, and no more. When all are shut, strangers at the gateway in front of a cluster, one crowd after the other: 1 500 requests that stop half-way, 1 000 readers of a byte
-a second, 10 000 idle connections (as many as half of the open files have room for, and says so), each coming and going seven times; then garbage
+a second, 10 000 idle connections (as many as a quarter of the open files has room for, and says so), and nobody, each coming and going 21 times; then garbage
 at S3, HTTP, gRPC and DNS, and huge heads, forms and bodies that lie at S3. All through it one client puts and gets 4 KiB: no request of it may fail, all stays ready, what was held is let go of, and
-its p99 beside a crowd is at most 1.5 times that of the seconds just before the crowd came (the median of the seven; not beside garbage, which is work). N times (1 when
-not given), five minutes each. The last line is JSON: for each door whether it is shut, and what was seen; for each crowd p50 and p99 of the honest client with and without it, their ratios, the gateway's memory, open files.
+its p99 beside a crowd is at most 1.5 times that of the seconds just before the crowd came (all requests of its rounds together; not beside garbage, which is work; beside nobody it
+says what the machine does by itself). N times (1 when not given), a quarter of an hour each. The last line is JSON: for each door whether it is shut, and what was seen; for each crowd p50 and p99 of the honest client with and without it, their ratios, the gateway's memory, open files.
 All doors, and small crowds, as tests:  ./dev test 'cli/processes strangers::'
 
 space: for N minutes (5 when not given) clients write, overwrite, delete and read objects and begin uploads that end nowhere, while gateways (in the middle of their

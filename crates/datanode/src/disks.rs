@@ -225,8 +225,8 @@ impl Disks {
             let state = match space {
                 Some(_) if disk.failure().is_some() => DiskState::Failed,
                 None => DiskState::Failed,
-                Some(_) if disk.room.hangs() => DiskState::Hangs,
                 Some(_) if free_bytes < disk.full_below_bytes || disk.has_full_index() => DiskState::Full,
+                Some(_) if disk.room.hangs() => DiskState::Hangs,
                 Some(_) => DiskState::Works,
             };
             reports.push(DiskReport {

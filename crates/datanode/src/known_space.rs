@@ -11,8 +11,8 @@ use tracing::{info, warn};
 /// answer in microseconds from memory, busy spinning ones within a second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The age of an answer from which on new data go elsewhere. Disks in order answer each heartbeat, and a
-/// machine that stands still for seconds has none that hangs.
+/// The time that a question may wait before its disk hangs. A disk in order answers within seconds; a machine may
+/// stand still for as long.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 /// The room that a disk last said it has.
@@ -27,11 +27,15 @@ struct State {
     asked: Instant,
     /// Whether the disk could not say, the last time it was asked.
     failed: bool,
+    /// The time of the question that is not answered yet.
+    waits_since: Option<Instant>,
 }
 
 impl KnownSpace {
     pub(crate) fn new(space: Space) -> KnownSpace {
-        KnownSpace { state: Mutex::new(State { space, asked: Instant::now(), failed: false }) }
+        KnownSpace {
+            state: Mutex::new(State { space, asked: Instant::now(), failed: false, waits_since: None }),
+        }
     }
 
     /// The room that the disk last said it has; `None` when it could not say the last time it was asked.
@@ -45,9 +49,9 @@ impl KnownSpace {
         self.lock().asked.elapsed()
     }
 
-    /// Whether the disk has not answered for so long that nothing new is to go there.
+    /// Whether the disk has been asked, and has not answered, for so long that nothing new is to go there.
     pub(crate) fn hangs(&self) -> bool {
-        self.age() > HANGS_AFTER
+        self.lock().waits_since.is_some_and(|since| since.elapsed() > HANGS_AFTER)
     }
 
     /// Asks again and again, `interval` after each answer. May be dropped anywhere.
@@ -60,6 +64,7 @@ impl KnownSpace {
         loop {
             sleep(interval).await;
             let asked = Instant::now();
+            self.lock().waits_since = Some(asked);
             let mut answer = ask();
             let answer = match timeout(ANSWER_PATIENCE, &mut answer).await {
                 Ok(answer) => answer,
@@ -71,8 +76,9 @@ impl KnownSpace {
                 }
             };
             let mut state = self.lock();
+            state.waits_since = None;
             match answer {
-                Ok(space) => *state = State { space, asked, failed: false },
+                Ok(space) => *state = State { space, asked, failed: false, waits_since: None },
                 // The process could not ask: that says nothing of the disk. How old the last answer is, is
                 // shown.
                 Err(error) if ReadFault::of(&error) == ReadFault::Shortage => {
@@ -148,6 +154,7 @@ mod tests {
         pass(1).await;
         assert_eq!(known.get(), Some(space(30)), "this process had no file to ask with");
         assert_eq!(known.age(), Duration::from_millis(61_500), "which shows");
+        assert!(!known.hangs(), "and says nothing of the disk");
         pass(1).await;
         assert_eq!(known.get(), None, "it could not say");
         pass(1).await;

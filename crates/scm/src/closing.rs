@@ -30,7 +30,7 @@ pub(crate) struct Closing {
     leaderless: HashMap<PipelineId, Instant>,
     closing: HashMap<PipelineId, Instant>,
     /// The moment at which there were last too few places for another pipeline in a broken one's stead.
-    lacked_places: Option<Instant>,
+    lacked_good_places: Option<Instant>,
 }
 
 /// The time within which a leader comes to its pipeline's last roll, in times of
@@ -53,7 +53,7 @@ impl Closing {
             faults: HashMap::new(),
             leaderless: HashMap::new(),
             closing: HashMap::new(),
-            lacked_places: None,
+            lacked_good_places: None,
         }
     }
 
@@ -65,8 +65,8 @@ impl Closing {
             is_live(pipeline.record)
                 && pipeline.members.iter().any(|member| self.lost(pipeline, member, now).is_some())
         };
-        if pipelines.iter().any(is_broken) && !world.has_places() {
-            self.lacked_places = Some(now);
+        if pipelines.iter().any(is_broken) && !world.has_good_places() {
+            self.lacked_good_places = Some(now);
         }
         let of_pipeline = |pipeline: &PipelineView<'_>| match is_live(pipeline.record) {
             true if world.in_safe_mode => None,
@@ -125,7 +125,7 @@ impl Closing {
         let first = lost.next()?;
         // A disk that is full now and then, or a node that comes and goes, is no place.
         let has_places =
-            self.lacked_places.is_none_or(|at| lasts(Some(&at), world.now, self.graces.member_fault));
+            self.lacked_good_places.is_none_or(|at| lasts(Some(&at), world.now, self.graces.member_fault));
         (lost.count() + 1 + MAJORITY > MEMBERS || has_places).then_some(first)
     }
 
@@ -386,36 +386,75 @@ mod tests {
         closes(&decided, "its group stopped on node 3");
     }
 
+    /// The one disk of its node is a good place for another member: only this one's log is lost.
+    #[test]
+    fn a_member_that_has_stopped_is_closed_for_where_its_disk_is_the_only_other_place() {
+        let mut fixture = Fixture::new();
+        fixture.has_fourth = false;
+        let mut reasons = Vec::new();
+        for _ in 0..=31 {
+            fixture.now += SECOND;
+            let at = |node: u64, applied_index, state: MemberState| PipelineReport {
+                last_index: 9,
+                applied_index,
+                state: state as i32,
+                ..fixture.report(node, 1)
+            };
+            let runs = MemberState::Runs;
+            let all = [(1, at(1, 9, runs)), (2, at(2, 9, runs)), (3, at(3, 0, MemberState::Stopped))];
+            for (node, report) in all {
+                let (disk, state) = (disk(node, 0), DiskState::Works as i32);
+                let here = DiskReport { disk, state, ..DiskReport::default() };
+                fixture.nodes.see(NodeId(node), vec![here], fixture.now);
+                fixture.nodes.report_pipelines(NodeId(node), vec![report], &Default::default());
+            }
+            reasons.extend(fixture.decide());
+        }
+        closes(&reasons[..1], "its group stopped on node 3");
+    }
+
     /// A node hears SCM, and not the others, or its disk hangs: in its place another member would stand
     /// still, too.
     #[test]
     fn a_member_that_stands_still_is_not_closed_for_where_there_is_no_better_place() {
-        let stands_still = |has_fourth: bool| {
+        let stands_still = |has_fourth: bool, another_comes_on: bool| {
             let mut fixture = Fixture::new();
             fixture.has_fourth = has_fourth;
+            run(&mut fixture.tables, create([1, 2, 3]));
             let mut reasons = Vec::new();
-            for _ in 0..200 {
+            for second in 1..=200 {
                 fixture.now += SECOND;
-                let at = |node: u64, applied_index| PipelineReport {
+                let first = |node: u64| PipelineReport {
                     last_index: 9,
-                    applied_index,
+                    applied_index: if node == 3 { 5 } else { 9 },
                     ..fixture.report(node, 1)
                 };
-                for (node, report) in [(1, at(1, 9)), (2, at(2, 9)), (3, at(3, 5))] {
-                    let disk = DiskReport {
-                        disk: disk(node, 0),
-                        state: DiskState::Works as i32,
-                        ..DiskReport::default()
-                    };
-                    fixture.nodes.see(NodeId(node), vec![disk], fixture.now);
-                    fixture.nodes.report_pipelines(NodeId(node), vec![report], &Default::default());
+                let other = |node: u64| PipelineReport {
+                    pipeline: 2,
+                    replica: 3 + node,
+                    leader_replica: 4,
+                    last_index: second,
+                    applied_index: second,
+                    ..fixture.report(node, 1)
+                };
+                let both = [1, 2, 3].map(|node| (node, first(node), another_comes_on.then(|| other(node))));
+                for (node, first, other) in both {
+                    let (disk, state) = (disk(node, 0), DiskState::Works as i32);
+                    let here = DiskReport { disk, state, ..DiskReport::default() };
+                    fixture.nodes.see(NodeId(node), vec![here], fixture.now);
+                    let reports = [Some(first), other].into_iter().flatten().collect();
+                    fixture.nodes.report_pipelines(NodeId(node), reports, &Default::default());
                 }
-                reasons.extend(fixture.decide());
+                let decided = fixture.decide().into_iter();
+                reasons.extend(
+                    decided.filter(|it| matches!(it, Command::ClosePipeline(it) if it.pipeline == 1)),
+                );
             }
             reasons
         };
-        assert_eq!(stands_still(false), []);
-        closes(&stands_still(true)[..1], "behind on node 3");
+        assert_eq!(stands_still(false, false), []);
+        closes(&stands_still(true, false)[..1], "behind on node 3");
+        closes(&stands_still(false, true)[..1], "behind on node 3");
     }
 
     #[test]
@@ -521,7 +560,7 @@ mod tests {
         closes(&decided, "elect no leader");
     }
 
-    /// Three nodes: on one the disk of the member is gone, another one is started anew.
+    /// Three nodes: one does not have the pipeline, another one is started anew.
     #[test]
     fn a_member_that_cannot_vote_elects_nobody() {
         let mut fixture = Fixture::new();
@@ -533,6 +572,7 @@ mod tests {
             fixture.heartbeat(3, vec![]);
             assert_eq!(fixture.decide(), []);
         }
+        closes(&fixture.wait(61, &[1, 3], 0), "elect no leader");
     }
 
     /// A member that dies at the same entry each time it comes back.

@@ -43,7 +43,7 @@ pub(crate) fn due(world: &World<'_>, tasks: &Tasks) -> Vec<SetNodeDutyCommand> {
     world.tables.nodes().iter().filter_map(next).collect()
 }
 
-/// The nodes that have died or come back since SCM's log says of them, if there are any.
+/// The nodes of which SCM's log says wrongly that they are dead, or are not; `None` if it is right of all.
 pub(crate) fn deaths(world: &World<'_>) -> Option<NoteNodesCommand> {
     let mut note = NoteNodesCommand::default();
     for (&node, record) in world.tables.nodes() {
@@ -321,5 +321,28 @@ mod tests {
         assert_eq!(check(&tables), Ok(()));
         run(&mut tables, set_duty(4, NodeDuty::NodeDecommissioning));
         assert!(check(&tables).is_err());
+    }
+
+    #[test]
+    fn who_died_and_who_came_back_is_noted_once_and_the_next_leader_knows() {
+        let mut tables = three_nodes();
+        let [stale_after, dead_after, disk_lost_after] = [5, 600, 30].map(Duration::from_secs);
+        let silence = Silence { stale_after, dead_after, disk_lost_after };
+        let start = Instant::now();
+        let (mut nodes, now) = (Nodes::new(silence, start), start + dead_after);
+        nodes.see(NodeId(1), vec![], now);
+        let note = deaths(&World::at(&tables, &nodes, now)).expect("two are dead");
+        assert_eq!(note, NoteNodesCommand { dead: vec![2, 3], back: vec![] });
+        run(&mut tables, Command::NoteNodes(note));
+        assert_eq!(deaths(&World::at(&tables, &nodes, now)), None);
+
+        let mut nodes = Nodes::new(silence, now);
+        let dead = tables.nodes().iter().filter(|(_, record)| record.is_dead);
+        nodes.know_dead(dead.map(|(&node, _)| node));
+        let now = now + stale_after;
+        nodes.see(NodeId(2), vec![], now);
+        let note = deaths(&World::at(&tables, &nodes, now));
+        assert_eq!(note, Some(NoteNodesCommand { dead: vec![], back: vec![2] }));
+        assert_eq!(nodes.state(NodeId(3), now), NodeState::NodeDead);
     }
 }

@@ -5,6 +5,7 @@ use crate::seat::Seat;
 use futures::future::join_all;
 use raft::Group;
 use rpc::Connector;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -22,8 +23,8 @@ pub(crate) fn of(group: &Group) -> Option<String> {
 
 /// Hands over for as long as nothing can be written here: this leader can decide nothing, and cannot even
 /// note that. Where the others with room are no majority it stays: who follows it could commit no more, and
-/// would not get as far as answering questions. Never resolves.
-pub(crate) async fn hand_over(seat: &Seat, connector: Arc<dyn Connector>) {
+/// would not get as far as answering questions.
+pub(crate) async fn hand_over(seat: &Seat, connector: Arc<dyn Connector>) -> Infallible {
     loop {
         sleep(LOOK_AGAIN).await;
         if seat.full_disk().is_none() {

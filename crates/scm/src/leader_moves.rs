@@ -88,7 +88,7 @@ fn best_move(
         let moved_to = moved_to(pipeline);
         let may_lead = |member: &&MemberView<'_>| member.node_id() != from && may_lead(view, member, from);
         let fit = view.members.iter().filter(may_lead).map(|member| member.member);
-        // Whom it was moved to lately did not come to lead.
+        // A member that the lead was moved to lately did not come to lead.
         let to = fit.min_by_key(|member| {
             let node = NodeId(member.node);
             (moved_to == Some(node), excess(node), node)
@@ -96,12 +96,14 @@ fn best_move(
         // A leader without room refuses all writes, whatever its share, and whatever was moved lately.
         let is_stuck = view.member_on(from).is_some_and(|member| member.disk_is_full);
         let gain = if is_stuck { i64::MAX } else { excess(from) - excess(NodeId(to.node)) };
-        // Moving one leader changes the difference by twice that: less than one more would only swap.
+        // A move changes the difference by twice the members: a gain of no more than their number would only swap.
         let is_due = is_stuck || gain > MEMBERS as i64 && moved_to.is_none();
-        is_due.then_some((gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
+        // One that was not tried lately goes before one that was, and failed.
+        let rank = (gain, moved_to.is_none());
+        is_due.then_some((rank, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
     };
     let moves = led.into_iter().filter_map(of_pipeline);
-    moves.max_by_key(|(gain, best)| (*gain, std::cmp::Reverse(best.pipeline))).map(|(_, best)| best)
+    moves.max_by_key(|(rank, best)| (*rank, std::cmp::Reverse(best.pipeline))).map(|(_, best)| best)
 }
 
 /// The member that an operator's wish moves the lead to: the one that was named, or any other than the

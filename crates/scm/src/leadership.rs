@@ -120,7 +120,7 @@ impl Leadership {
         // Without room it does not get ready: not even the first entry of its term is applied here.
         tokio::select! {
             () = prepared => {}
-            () = full_disk::hand_over(seat, self.seats.connector()) => {}
+            never = full_disk::hand_over(seat, self.seats.connector()) => match never {},
         }
         let (options, group) = (self.options.clone(), seat.group.clone());
         let (addresses, tables, clock) = (self.addresses.clone(), self.tables.clone(), self.clock.clone());
@@ -128,7 +128,7 @@ impl Leadership {
         info!(cluster = self.tables.read(|tables| tables.cluster().to_owned()), "scm leads");
         self.current.send_replace(Some(leader.clone()));
         tokio::select! {
-            () = full_disk::hand_over(seat, self.seats.connector()) => {}
+            never = full_disk::hand_over(seat, self.seats.connector()) => match never {},
             () = seat.hears_no_majority() => warn!("a majority of SCM's members is silent: this leader serves nobody until it answers"),
             _ = lead_tasks(&leader) => {}
         }

@@ -36,7 +36,7 @@ const VERSION_BYTES_MAX: usize = 64;
 pub(crate) const DESCRIBED_MAX: usize = 1000;
 
 /// All that the nodes reported to this leader. A node that has said nothing yet counts as silent since the
-/// leader started: it may have been well a moment ago.
+/// leader started: it may have been well a moment ago. One that SCM's log calls dead is dead before that.
 pub(crate) struct Nodes {
     since: Instant,
     silence: Silence,
@@ -68,6 +68,8 @@ struct NodeReport {
     heard_for: Duration,
     /// The moments at which members last stood still here, for another reason than a full disk.
     stood_still: HashMap<PipelineId, Instant>,
+    /// The moments at which members were last seen to have come on here.
+    came_on: HashMap<PipelineId, Instant>,
 }
 
 /// A member that has not applied all that others have.
@@ -135,6 +137,7 @@ impl Nodes {
             behind: HashMap::new(),
             heard_for: Duration::ZERO,
             stood_still: HashMap::new(),
+            came_on: HashMap::new(),
         });
         let changed = !healthy_before || usable(&report.disks).ne(usable(&disks));
         let between = now.saturating_duration_since(report.seen);
@@ -236,10 +239,16 @@ impl Nodes {
                 _ if leads => told.last_index.max(*furthest),
                 _ => *furthest,
             };
+            let before = report.pipelines.get(id);
+            if before.is_some_and(|before| before.applied_index < told.applied_index) {
+                report.came_on.insert(*id, report.seen);
+            }
             if told.applied_index < goal {
+                // A group that has stopped or ended has its own reasons.
                 let comes_on_within = match told.state() {
                     MemberState::Opening => OPENS_WITHIN,
-                    _ => STANDS_STILL_AFTER,
+                    MemberState::Runs => STANDS_STILL_AFTER,
+                    _ => Duration::MAX,
                 };
                 // A member that has been made since has come on.
                 let is_opening = |report: &PipelineReport| report.state() == MemberState::Opening;
@@ -247,16 +256,19 @@ impl Nodes {
                 let has_stood = before.is_some_and(|before| before.applied_index == told.applied_index);
                 let stood = if has_stood { report.heard_for } else { Duration::ZERO };
                 let known = before.and_then(|_| report.behind.get(id));
-                let now = Behind::at(told.applied_index, stood, known);
+                let behind_now = Behind::at(told.applied_index, stood, known);
                 // A leader may lack the others' answers, and a full disk is told of itself.
-                if now.stood >= comes_on_within && !leads && !has_full_disk {
+                if behind_now.stood >= comes_on_within && !leads && !has_full_disk {
                     report.stood_still.insert(*id, report.seen);
                 }
-                behind.insert(*id, now);
+                behind.insert(*id, behind_now);
             }
         }
+        // A node that is no place for new members for so long is as good as dead to them.
         let (seen, lately) = (report.seen, self.silence.dead_after);
-        report.stood_still.retain(|_, at| seen.saturating_duration_since(*at) < lately);
+        let is_lately = |at: &Instant| seen.saturating_duration_since(*at) < lately;
+        report.stood_still.retain(|_, at| is_lately(at));
+        report.came_on.retain(|_, at| is_lately(at));
         report.behind = behind;
         report.pipelines = pipelines;
         changed
@@ -298,12 +310,17 @@ impl Nodes {
         behind.map_or(Duration::ZERO, |behind| behind.stood)
     }
 
-    /// The members that stood still so lately that others would do no better in their places.
-    pub(crate) fn stood_still_lately(&self) -> impl Iterator<Item = (NodeId, PipelineId)> {
-        let of_node = |(&node, report): (&NodeId, &NodeReport)| {
-            report.stood_still.keys().map(move |&pipeline| (node, pipeline)).collect::<Vec<_>>()
-        };
-        self.reports.iter().flat_map(of_node)
+    /// The members that stood still lately, and when they last did.
+    pub(crate) fn stood_still_lately(&self) -> impl Iterator<Item = (NodeId, PipelineId, Instant)> {
+        self.reports.iter().flat_map(|(&node, report)| {
+            report.stood_still.iter().map(move |(&pipeline, &at)| (node, pipeline, at))
+        })
+    }
+
+    /// The members on a node that came on while another one there stood still, which last did at `at`.
+    pub(crate) fn came_on_beside(&self, node: NodeId, at: Instant) -> impl Iterator<Item = PipelineId> {
+        let came_on = self.reports.get(&node).into_iter().flat_map(|report| &report.came_on);
+        came_on.filter(move |(_, came_on)| **came_on + STANDS_STILL_AFTER > at).map(|(&pipeline, _)| pipeline)
     }
 
     /// Takes in what the node says about its containers. True when that changes what is known.
@@ -356,9 +373,10 @@ impl Nodes {
         Some(report.disks.iter().any(|here| here.disk == disk && here.state() != DiskState::Failed))
     }
 
-    /// Whether the node calls the disk broken.
-    pub(crate) fn disk_is_broken(&self, node: NodeId, disk: &[u8]) -> bool {
-        self.reports.get(&node).is_some_and(|report| report.broken.contains_key(disk))
+    /// Whether the node says that the disk has failed, or hangs: what is on it cannot be read for now.
+    pub(crate) fn disk_is_failing(&self, node: NodeId, disk: &[u8]) -> bool {
+        let fails = |state| matches!(state, DiskState::Failed | DiskState::Hangs);
+        self.disks(node).iter().any(|here| here.disk == disk && fails(here.state()))
     }
 
     /// Whether the node has called the disk broken for so long that what is on it counts no more.
@@ -378,7 +396,7 @@ impl Nodes {
             .replaced
             .get(&node)
             .is_some_and(|(since, _)| now.saturating_duration_since(*since) >= self.silence.disk_lost_after);
-        // It may have spoken to the leader before a moment ago.
+        // One that SCM's log calls dead may have spoken to the last leader a moment ago.
         let is_known_dead =
             !self.reports.contains_key(&node) && self.known_dead.contains(&node) && !self.is_young(now);
         if age >= self.silence.dead_after || is_replaced || is_known_dead {

@@ -11,11 +11,12 @@ use types::NodeId;
 /// A member that lacks more entries than this is behind.
 const BEHIND_ENTRIES_MAX: u64 = 10_000;
 
-/// A group, and the replica that is to lead it.
+/// A group, the replica that is to lead it, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OmSuccession {
     pub(crate) group: u64,
     pub(crate) replica: u64,
+    pub(crate) why: &'static str,
 }
 
 /// The moves away from OMs whose disks take nothing: such a leader commits nothing.
@@ -30,7 +31,7 @@ pub(crate) fn plan_from_full(world: &World<'_>) -> Vec<OmSuccession> {
         let fit = leader.voters().into_iter().filter(|voter| may_lead(world, *group, voter, leader));
         let Some(to) = fit.min_by_key(|voter| (leads.count(voter.om), voter.om)) else { continue };
         leads.add(to.om);
-        moves.push(OmSuccession { group: *group, replica: to.replica });
+        moves.push(OmSuccession { group: *group, replica: to.replica, why: "a full disk" });
     }
     moves
 }
@@ -49,7 +50,7 @@ pub(crate) fn plan(world: &World<'_>, interval: Duration) -> Option<OmSuccession
         let to = fit.min_by_key(|voter| (leads.count(voter.om), voter.om))?;
         let gain = leads.count(leader.om.0).checked_sub(leads.count(to.om))?;
         // Moving one leader changes the difference by two.
-        (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica }))
+        (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica, why: "balance" }))
     };
     let moves = led.iter().filter_map(of_group);
     moves.max_by_key(|(gain, best)| (*gain, std::cmp::Reverse(best.group))).map(|(_, best)| best)
@@ -86,10 +87,10 @@ impl Leads {
 /// questions.
 fn may_lead(world: &World<'_>, group: u64, voter: &OmReplica, leader: &OmLeader<'_>) -> bool {
     let om = NodeId(voter.om);
-    let has_room = world.tables.om_group(group).is_some_and(|record| !lacks_room(world, record));
+    let majority_has_room = world.tables.om_group(group).is_some_and(|record| !lacks_room(world, record));
     let said = world.oms.replica(om, group).map(|heard| &heard.report);
     *voter != leader.replica()
-        && has_room
+        && majority_has_room
         && is_well(world, om)
         && !world.oms.is_full(om)
         && said.is_some_and(|said| {

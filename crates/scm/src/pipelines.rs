@@ -12,7 +12,6 @@ use proto::scm::{
     scm_command::Command,
 };
 use std::collections::{BTreeSet, HashMap};
-use std::ops::Bound;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::info;
@@ -61,7 +60,7 @@ impl Placing {
         if now < self.due {
             return None;
         }
-        let (loads, existing) = match world.has_places() {
+        let (loads, existing) = match world.has_good_places() {
             true => loads(world, world.good_places()),
             false => loads(world, world.places()),
         };
@@ -133,15 +132,17 @@ fn loads<'a>(world: &World<'a>, places: impl Iterator<Item = Places<'a>>) -> (Ve
     });
     let mut loads: Vec<NodeLoad> = places.collect();
     if loads.len() == MAJORITY {
-        // The directories of a node are gone for good where a later one has its address.
-        let is_replaced = |node: NodeId, record: &NodeRecord| {
-            let mut later = tables.nodes().range((Bound::Excluded(node), Bound::Unbounded));
-            later.any(|(_, later)| later.address == record.address)
+        // The directories of a node are gone for good where another one has spoken at its address since.
+        let was_wiped = |node: NodeId, record: &NodeRecord| {
+            let others = tables.nodes().iter().filter(|(_, other)| other.address == record.address);
+            others
+                .max_by_key(|(other, _)| (nodes.seen(**other), **other))
+                .is_some_and(|(last, _)| *last != node)
         };
         let others = tables.nodes().iter().filter(|(node, record)| {
             duty(record) == NodeDuty::NodeInService
                 && loads.iter().all(|load| load.node != **node)
-                && !is_replaced(**node, record)
+                && !was_wiped(**node, record)
         });
         let others: Vec<_> = others.map(|(&node, record)| (nodes.state(node, now), node, record)).collect();
         let is_away = |(state, node, _): &&(NodeState, NodeId, &NodeRecord)| {

@@ -24,7 +24,7 @@ pub(crate) struct DiskLoad {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeLoad {
     pub(crate) node: NodeId,
-    /// Whether it cannot lead for now.
+    /// Whether the node is dead, or none of its disks works.
     pub(crate) is_away: bool,
     pub(crate) rack: Rack,
     pub(crate) disks: Vec<DiskLoad>,

@@ -19,8 +19,8 @@ use crate::safe_mode;
 use crate::world::World;
 use proto::Failure;
 use proto::scm::{
-    AdoptCommand, ChangeOmGroupCommand, CloseContainersCommand, DeleteContainersCommand, OpenPipelineCommand,
-    scm_command::Command,
+    AdoptCommand, ChangeOmGroupCommand, CloseContainersCommand, DeleteContainersCommand, NoteNodesCommand,
+    OpenPipelineCommand, scm_command::Command,
 };
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -79,8 +79,8 @@ pub(crate) async fn decide(leader: &Leader) {
     let mut view = leader.view.subscribe();
     loop {
         let Decisions { commands, has_placed, enough_is_known, successions } = tick(leader, &mut planners);
-        for OmSuccession { group, replica } in successions {
-            info!(group, replica, "move the leader of names");
+        for OmSuccession { group, replica, why } in successions {
+            info!(group, replica, why, "move the leader of names");
             leader.change_oms(|oms| oms.wish(group, replica, Instant::now() + OM_SUCCESSION_MAX));
         }
         if enough_is_known {
@@ -180,7 +180,10 @@ impl Planners {
         }
         if self.departures.is_due(world.now) {
             commands.extend(departures::due(world, tasks).into_iter().map(Command::SetNodeDuty));
-            commands.extend(departures::deaths(world).map(Command::NoteNodes));
+            let deaths = departures::deaths(world).inspect(|NoteNodesCommand { dead, back }| {
+                info!(?dead, ?back, "nodes are dead, or have come back");
+            });
+            commands.extend(deaths.map(Command::NoteNodes));
         }
         commands
     }

@@ -73,16 +73,20 @@ impl<'a> World<'a> {
         )
     }
 
-    /// The places of new pipelines but those on disks where a member stood still lately: another one would,
-    /// too.
+    /// The places of new pipelines but those on disks where a member stood still lately, and no other one
+    /// came on meanwhile: a new one would stand still, too.
     pub(crate) fn good_places(&self) -> impl Iterator<Item = Places<'a>> {
         let World { tables, nodes, .. } = *self;
-        let disk_of = |(node, pipeline): (NodeId, PipelineId)| {
+        let disk_of = |node: NodeId, pipeline: PipelineId| {
             let members = &tables.pipeline(pipeline)?.members;
-            let member = members.iter().find(|member| NodeId(member.node) == node)?;
-            Some((node, &member.disk))
+            members.iter().find(|member| NodeId(member.node) == node).map(|member| &member.disk)
         };
-        let bad: HashSet<(NodeId, &Bytes)> = nodes.stood_still_lately().filter_map(disk_of).collect();
+        let bad = nodes.stood_still_lately().filter_map(|(node, pipeline, at)| {
+            let disk = disk_of(node, pipeline)?;
+            let is_its_own = nodes.came_on_beside(node, at).any(|other| disk_of(node, other) == Some(disk));
+            (!is_its_own).then_some((node, disk))
+        });
+        let bad: HashSet<(NodeId, &Bytes)> = bad.collect();
         self.places().filter_map(move |Places { node, record, mut disks }| {
             disks.retain(|disk| !bad.contains(&(node, &disk.disk)));
             (!disks.is_empty()).then_some(Places { node, record, disks })
@@ -90,7 +94,7 @@ impl<'a> World<'a> {
     }
 
     /// Whether a new pipeline would find good places.
-    pub(crate) fn has_places(&self) -> bool {
+    pub(crate) fn has_good_places(&self) -> bool {
         *self.has_places.get_or_init(|| self.good_places().count() >= MEMBERS)
     }
 

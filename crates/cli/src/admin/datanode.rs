@@ -138,10 +138,13 @@ const HEADINGS: [&str; 12] = [
 ];
 
 fn row(datanode: &DatanodeInfo) -> [Cell; 12] {
-    let failed = datanode.disks.iter().filter(|disk| disk.state() == DiskState::Failed).count();
-    let disks = match failed {
-        0 => datanode.disks.len().to_string().into(),
-        _ => Cell::toned(format!("{} ({failed} failed)", datanode.disks.len()), Tone::Bad),
+    let are = |state: DiskState| datanode.disks.iter().filter(|disk| disk.state() == state).count();
+    let all = datanode.disks.len();
+    let disks = match (are(DiskState::Failed), are(DiskState::Hangs)) {
+        (0, 0) => all.to_string().into(),
+        (failed, 0) => Cell::toned(format!("{all} ({failed} failed)"), Tone::Bad),
+        (0, hang) => Cell::toned(format!("{all} ({hang} hang)"), Tone::Bad),
+        (failed, hang) => Cell::toned(format!("{all} ({failed} failed, {hang} hang)"), Tone::Bad),
     };
     [
         datanode.node.to_string().into(),

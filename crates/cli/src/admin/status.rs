@@ -257,25 +257,27 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
         format!("{disk} of node {node}")
     };
     let diskinfo = "datanode diskinfo";
-    let that_are = |state: DiskState| {
-        let meant = disks().filter(move |(_, disk)| disk.state() == state);
-        meant.map(|(node, disk)| name(node, &disk.disk)).collect()
-    };
-    let failed = that_are(DiskState::Failed);
-    findings.note_each(Severity::Critical, "disk-failed", "disks have failed", failed, diskinfo);
-    let hanging = that_are(DiskState::Hangs);
-    findings.note_each(Severity::Warning, "disk-hanging", "disks do not answer", hanging, diskinfo);
     // A small disk takes no more data while a larger share of it is free: the log keeps a reserve.
     let is_full =
         |disk: &DiskReport| disk.state() == DiskState::Full || has_less_than(FREE_PERCENT_CRITICAL, disk);
     let is_filling = |disk: &DiskReport| !is_full(disk) && has_less_than(FREE_PERCENT_WARNING, disk);
+    let works = |disk: &DiskReport| disk.state() != DiskState::Failed;
     let that = |is_meant: &dyn Fn(&DiskReport) -> bool| {
-        let meant = disks().filter(|(_, disk)| disk.state() != DiskState::Failed && is_meant(disk));
-        meant.map(|(node, disk)| name(node, &disk.disk)).collect()
+        disks().filter(|(_, disk)| is_meant(disk)).map(|(node, disk)| name(node, &disk.disk)).collect()
     };
+    let failed = that(&|disk| disk.state() == DiskState::Failed);
+    findings.note_each(Severity::Critical, "disk-failed", "disks have failed", failed, diskinfo);
+    let hanging = that(&|disk| disk.state() == DiskState::Hangs);
+    findings.note_each(Severity::Warning, "disk-hanging", "disks hang", hanging, diskinfo);
     let what = format!("disks take no more data, or have less than {FREE_PERCENT_CRITICAL} % free");
-    findings.note_each(Severity::Critical, "disk-full", &what, that(&is_full), diskinfo);
-    let filling = that(&is_filling);
+    findings.note_each(
+        Severity::Critical,
+        "disk-full",
+        &what,
+        that(&|disk| works(disk) && is_full(disk)),
+        diskinfo,
+    );
+    let filling = that(&|disk| works(disk) && is_filling(disk));
     let what = format!("disks have less than {FREE_PERCENT_WARNING} % free");
     findings.note_each(Severity::Warning, "disk-filling", &what, filling, diskinfo);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 const WIDTH: usize = 110;
 
 #[test]
-fn comments_are_as_wide_as_code() {
+fn no_comment_is_wider_than_code() {
     let mut wide = Vec::new();
     for (_, src) in crates() {
         for (path, text) in sources(Path::new(&src)) {
@@ -18,7 +18,7 @@ fn comments_are_as_wide_as_code() {
 }
 
 #[test]
-fn a_planted_one_is_found() {
+fn a_planted_wide_comment_is_found() {
     let long = "x".repeat(WIDTH);
     let text = format!("/// {long}\n//! | {long} |\n//! ```text\n//! {long}\n//! ```\n    // {long}\n");
     assert_eq!(too_wide(&text).collect::<Vec<_>>(), [1, 6]);

@@ -157,7 +157,7 @@ async fn a_follower_that_is_down_is_not_asked_in_a_loop() {
 
 /// Who asks a follower goes to the leader, however full the follower's disk is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_refuses_nothing_where_another_replica_leads() {
+async fn a_follower_on_a_full_disk_names_the_leader() {
     let group = pipeline(1);
     let mut cluster = Cluster::start().await.with_timing(PATIENT);
     cluster.open(group).await;
@@ -171,6 +171,7 @@ async fn a_full_disk_refuses_nothing_where_another_replica_leads() {
     eventually("it hears of a leader", knows_who_leads).await;
     let refused = full.propose(Command { meta: "here".into(), ..Command::default() }).await.err();
     assert!(matches!(refused, Some(ProposeError::NotLeader { leader: Some(_) })), "got {refused:?}");
+    assert_eq!(full.metrics().tally.disk_full, 0);
     cluster.stop().await;
 }
 

@@ -219,7 +219,7 @@ async fn a_reset_is_refused_where_it_is_not_needed_or_not_meant() {
     let space = cluster.running(2).space.clone();
     match OfflineReplica::open(pipeline(1), &space, log_spec()).await {
         Err(ResetError::FixedMembers(_)) => {}
-        Err(other) => panic!("expected Pipeline, got {other}"),
+        Err(other) => panic!("expected FixedMembers, got {other}"),
         Ok(_) => panic!("a pipeline is reset"),
     }
     drop(space);

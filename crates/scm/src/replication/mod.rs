@@ -280,7 +280,7 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
         |(node, replica): &(NodeId, &ContainerReplica)| !nodes.disk_is_lost(*node, &replica.disk, now);
     let (replicas, on_lost_disks): (Vec<_>, Vec<_>) = nodes.replicas().of(container).partition(is_there);
     let on_lost_disks = on_lost_disks.into_iter().map(|(node, _)| node).collect();
-    let fails = |(node, replica): &&(NodeId, &ContainerReplica)| nodes.disk_is_broken(*node, &replica.disk);
+    let fails = |(node, replica): &&(NodeId, &ContainerReplica)| nodes.disk_is_failing(*node, &replica.disk);
     let on_failing_disks = replicas.iter().filter(fails).map(|(node, _)| *node).collect();
     let is_dead = |(node, _): &&(NodeId, &ContainerReplica)| nodes.state(*node, now) == NodeState::NodeDead;
     let on_dead_nodes = replicas.iter().filter(is_dead).map(|(node, _)| *node).collect();
