@@ -11,8 +11,8 @@ use tracing::{info, warn};
 /// answer in microseconds from memory, busy spinning ones within a second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The time that a question may wait before its disk hangs. A disk in order answers within seconds; a machine may
-/// stand still for as long.
+/// The time that a question may wait before its disk hangs. A disk in order answers within seconds; a machine
+/// may stand still for as long.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
 
 /// The room that a disk last said it has.

@@ -96,7 +96,8 @@ fn best_move(
         // A leader without room refuses all writes, whatever its share, and whatever was moved lately.
         let is_stuck = view.member_on(from).is_some_and(|member| member.disk_is_full);
         let gain = if is_stuck { i64::MAX } else { excess(from) - excess(NodeId(to.node)) };
-        // A move changes the difference by twice the members: a gain of no more than their number would only swap.
+        // A move changes the difference by twice the members: a gain of no more than their number would only
+        // swap.
         let is_due = is_stuck || gain > MEMBERS as i64 && moved_to.is_none();
         // One that was not tried lately goes before one that was, and failed.
         let rank = (gain, moved_to.is_none());

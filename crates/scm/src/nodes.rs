@@ -317,7 +317,8 @@ impl Nodes {
         })
     }
 
-    /// The members on a node that came on while another one there stood still, which last did at `at`.
+    /// The members on a node that have come on since another one there began to stand still, which last did
+    /// at `at`.
     pub(crate) fn came_on_beside(&self, node: NodeId, at: Instant) -> impl Iterator<Item = PipelineId> {
         let came_on = self.reports.get(&node).into_iter().flat_map(|report| &report.came_on);
         came_on.filter(move |(_, came_on)| **came_on + STANDS_STILL_AFTER > at).map(|(&pipeline, _)| pipeline)

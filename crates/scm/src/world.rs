@@ -73,8 +73,8 @@ impl<'a> World<'a> {
         )
     }
 
-    /// The places of new pipelines but those on disks where a member stood still lately, and no other one
-    /// came on meanwhile: a new one would stand still, too.
+    /// The places of new pipelines but those on disks where a member stood still lately, and no other one has
+    /// come on since: a new one would stand still, too.
     pub(crate) fn good_places(&self) -> impl Iterator<Item = Places<'a>> {
         let World { tables, nodes, .. } = *self;
         let disk_of = |node: NodeId, pipeline: PipelineId| {
@@ -83,7 +83,8 @@ impl<'a> World<'a> {
         };
         let bad = nodes.stood_still_lately().filter_map(|(node, pipeline, at)| {
             let disk = disk_of(node, pipeline)?;
-            let is_its_own = nodes.came_on_beside(node, at).any(|other| disk_of(node, other) == Some(disk));
+            let mut came_on = nodes.came_on_beside(node, at);
+            let is_its_own = came_on.any(|other| other != pipeline && disk_of(node, other) == Some(disk));
             (!is_its_own).then_some((node, disk))
         });
         let bad: HashSet<(NodeId, &Bytes)> = bad.collect();

@@ -1,5 +1,5 @@
-//! The plain counts of a group, each in one line: its name in code, its metric, and a label where several share
-//! one.
+//! The plain counts of a group, each in one line: its name in code, its metric, and a label where several
+//! share one.
 
 use metrics::{Counter, Exposition, Metric};
 
