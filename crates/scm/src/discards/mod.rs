@@ -170,7 +170,7 @@ impl Discards {
         let count = unused.blocks.len() as u64;
         let waiting = self.waiting.entry(container).or_insert_with(|| Waiting::new(container));
         waiting.note(group, count, unused.bytes, world.now);
-        let answer = match clear(container, world, tasks) {
+        let answer = match clear_of(waiting, world, tasks) {
             Err(standing) => Answer::of(standing),
             Ok(clear) => self.take_in(group, unused, room, &clear),
         };
@@ -277,10 +277,11 @@ impl Discards {
         let mut rolls = Vec::new();
         let mut waiting = std::mem::take(&mut self.waiting);
         for waiting in waiting.values_mut() {
-            if waiting.remembered() == 0 && waiting.container.0 % LOOKS != self.looks % LOOKS {
+            let is_at_rest = waiting.remembered() == 0 && waiting.unheard() == 0;
+            if is_at_rest && waiting.container.0 % LOOKS != self.looks % LOOKS {
                 continue;
             }
-            waiting.standing = match clear(waiting.container, world, tasks) {
+            waiting.standing = match clear_of(waiting, world, tasks) {
                 Ok(clear) => self.advance(waiting, &clear),
                 Err(standing) => standing,
             };
@@ -458,6 +459,18 @@ impl Discards {
     pub(crate) fn remembered(&self) -> usize {
         self.waiting.values().map(Waiting::remembered).sum()
     }
+}
+
+/// As [`clear`], of a container that waits: what was said by other replicas than those that count now is
+/// forgotten.
+fn clear_of<'a>(
+    waiting: &mut Waiting,
+    world: &World<'a>,
+    tasks: &Tasks,
+) -> Result<Clear<'a>, DiscardStanding> {
+    let clear = clear(waiting.container, world, tasks);
+    waiting.counts_now(clear.as_ref().map_or(&[], |clear| &clear.replicas));
+    clear
 }
 
 fn busy(why: String) -> DiscardStanding {

@@ -2,6 +2,7 @@
 //! discarded.
 
 use super::standing::DiscardStanding;
+use crate::member_view::MAJORITY;
 use crate::quality::{Discarded, Quality};
 use crate::replication::{ContainerView, NodeView, Tasks, known};
 use crate::tables::container_state;
@@ -85,11 +86,11 @@ pub(super) fn clear<'a>(
     moving(&known, tasks).map_or(Ok(()), Err)?;
     let there = known.replicas.iter().filter(|(node, _)| !is_dead(*node, world));
     let replicas: Vec<(NodeId, &ContainerReplica)> = there.copied().collect();
-    if replicas.is_empty() {
-        return Err(DiscardStanding::because(
-            DiscardState::DiscardTroubled,
-            "no replica of it is on a node that is not dead",
-        ));
+    // The dead may come back, and have what was discarded meanwhile: it goes there, too, as long as one is
+    // left that has discarded it. One replica alone may be lost like any other.
+    if replicas.len() < MAJORITY {
+        let why = "fewer than two replicas of it are on nodes that are not dead";
+        return Err(DiscardStanding::because(DiscardState::DiscardTroubled, why));
     }
     replicas
         .iter()

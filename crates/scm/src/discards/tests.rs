@@ -243,6 +243,11 @@ fn in_doubt_nothing_is_discarded() {
         (1..=2).for_each(|node| played.hear(node, Some(good())));
     };
     check(&silent, DiscardAway);
+    let dead = |played: &mut Played| {
+        played.now += 10 * second;
+        played.hear(1, Some(good()));
+    };
+    check(&dead, DiscardTroubled);
     let broken = |played: &mut Played| {
         let state = DiskState::Failed as i32;
         let broken = DiskReport { disk: disk(3, 0), state, ..DiskReport::default() };
@@ -285,6 +290,32 @@ fn the_dead_are_not_waited_for_and_take_what_was_discarded_when_they_come_back()
     played.hear(3, Some(discarded(3, 5)));
     played.look();
     assert!(matches!(played.heard(3)[..], [Heard::Discard(_, 3)]), "asked again, it is done again");
+}
+
+/// Two say that blocks are gone, and leave before a group hears it; the third comes back with all of them,
+/// and is copied.
+#[test]
+fn what_was_said_by_replicas_that_left_is_not_said_of_others() {
+    let blocks = names(1..4);
+    let mut played = Played::closed();
+    played.now += Duration::from_secs(10);
+    (1..=2).for_each(|node| played.hear(node, Some(good())));
+    played.ask(&blocks);
+    played.look();
+    let [Heard::Discard(portion, 3)] = played.heard(1)[..] else { panic!("{:?}", played.heard(1)) };
+    for node in [1, 2] {
+        played.hear(node, Some(discarded(3, 5)));
+        played.done(node, portion);
+    }
+    played.look();
+    (1..=2).for_each(|node| played.hear(node, None));
+    played.hear(3, Some(good()));
+    played.look();
+    played.hear(2, Some(good()));
+    assert_ne!(played.state(&blocks), DiscardState::DiscardGone);
+    played.look();
+    let [Heard::Discard(another, 3)] = played.heard(3)[..] else { panic!("{:?}", played.heard(3)) };
+    assert_ne!(another, portion);
 }
 
 #[test]

@@ -23,7 +23,8 @@ const CONTAINERS_MAX: usize = 64;
 const PAUSE_MS_MAX: u64 = 500;
 /// One turn in so many condemns all of a container.
 const WHOLE_ONE_IN: u64 = 8;
-/// A view that is older says nothing of who has what when a block is called gone.
+/// A view that is older says nothing of who has what when a block is called gone. A node that was healthy in
+/// one that is not is not dead yet: SCM has asked it.
 const VIEW_AGE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Deleter {
@@ -108,14 +109,14 @@ impl Deleter {
     }
 }
 
-/// The nodes that are not dead and have a replica of a container that was closed.
+/// The healthy nodes that have a replica of a container that was closed.
 pub(super) fn holders(info: &ContainerInfo) -> Vec<String> {
     if info.state() != ContainerState::ContainerClosed {
         return Vec::new();
     }
     let has_it = info.replicas.iter().filter(|info| {
         let is_closed = info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaClosed);
-        is_closed && info.node_state() != NodeState::NodeDead && !info.disk_lost
+        is_closed && info.node_state() == NodeState::NodeHealthy && !info.disk_lost
     });
     has_it.filter_map(|info| info.node.as_ref()).map(|node| node.address.clone()).collect()
 }
