@@ -21,6 +21,9 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, warn};
 use types::{Backoff, ContainerId, DiskId};
 
+/// The time for which a disk may do nothing of what it was asked before it hangs. One in order answers within
+/// seconds; a machine may stand still for as long.
+const HANGS_AFTER: Duration = Duration::from_secs(30);
 /// The pauses between the tries of a read: what the index does not give in 13 s in all, it does not give.
 const READ_RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(8));
 
@@ -132,6 +135,12 @@ impl DatanodeDisk {
             DbState::Failed(why) => Some(format!("its index takes no more writes: {why}")),
         };
         self.real.failure().or_else(of_index).or_else(|| self.unknown.get().cloned())
+    }
+
+    /// Whether the disk has done nothing of what it was asked, or has not answered, for so long that nothing
+    /// new is to go there.
+    pub(crate) fn hangs(&self) -> bool {
+        self.real.stands_still().max(self.room.unanswered()) > HANGS_AFTER
     }
 
     /// Reads from the index what must not be taken for nothing where it cannot be read: SCM takes what a node

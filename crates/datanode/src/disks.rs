@@ -226,7 +226,7 @@ impl Disks {
                 Some(_) if disk.failure().is_some() => DiskState::Failed,
                 None => DiskState::Failed,
                 Some(_) if free_bytes < disk.full_below_bytes || disk.has_full_index() => DiskState::Full,
-                Some(_) if disk.room.hangs() => DiskState::Hangs,
+                Some(_) if disk.hangs() => DiskState::Hangs,
                 Some(_) => DiskState::Works,
             };
             reports.push(DiskReport {

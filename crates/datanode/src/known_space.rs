@@ -11,10 +11,6 @@ use tracing::{info, warn};
 /// answer in microseconds from memory, busy spinning ones within a second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The time that a question may wait before its disk hangs. A disk in order answers within seconds; a machine
-/// may stand still for as long.
-const HANGS_AFTER: Duration = Duration::from_secs(30);
-
 /// The room that a disk last said it has.
 pub(crate) struct KnownSpace {
     state: Mutex<State>,
@@ -49,9 +45,9 @@ impl KnownSpace {
         self.lock().asked.elapsed()
     }
 
-    /// Whether the disk has been asked, and has not answered, for so long that nothing new is to go there.
-    pub(crate) fn hangs(&self) -> bool {
-        self.lock().waits_since.is_some_and(|since| since.elapsed() > HANGS_AFTER)
+    /// The time for which the disk has not answered what it was asked.
+    pub(crate) fn unanswered(&self) -> Duration {
+        self.lock().waits_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Asks again and again, `interval` after each answer. May be dropped anywhere.
@@ -142,11 +138,11 @@ mod tests {
         assert_eq!(known.get(), Some(space(50)), "what it said when it was opened");
         tokio::time::sleep(Duration::from_millis(1500)).await;
         assert_eq!(known.get(), Some(space(40)));
-        assert!(!known.hangs());
+        assert_eq!(known.unanswered(), Duration::ZERO);
         // The second question hangs from 2 s to 62 s.
         pass(50).await;
         assert_eq!(known.get(), Some(space(40)), "while it hangs");
-        assert!(known.hangs());
+        assert_eq!(known.unanswered(), Duration::from_millis(49_500));
         assert_eq!(asked.load(Ordering::Relaxed), 2, "one question at a time");
         assert_eq!(known.age(), Duration::from_millis(50_500));
         pass(11).await;
@@ -154,12 +150,12 @@ mod tests {
         pass(1).await;
         assert_eq!(known.get(), Some(space(30)), "this process had no file to ask with");
         assert_eq!(known.age(), Duration::from_millis(61_500), "which shows");
-        assert!(!known.hangs(), "and says nothing of the disk");
+        assert_eq!(known.unanswered(), Duration::ZERO, "and says nothing of the disk");
         pass(1).await;
         assert_eq!(known.get(), None, "it could not say");
         pass(1).await;
         assert_eq!(known.get(), Some(space(20)));
-        assert!(!known.hangs());
+        assert_eq!(known.unanswered(), Duration::ZERO);
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
     }

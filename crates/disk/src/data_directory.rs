@@ -1,6 +1,7 @@
 use crate::stamp::Stamp;
 use crate::{Disk, IoFuture, OpenDiskError, RealDisk};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A disk that says whose it is: a data directory of this machine, or a simulated one.
 pub trait DataDirectory: Disk {
@@ -16,6 +17,10 @@ pub trait DataDirectory: Disk {
     /// Writes cluster and node into the stamp, durably. A stamp that names another cluster or node is
     /// refused; node 0 means "no number yet" and never contradicts.
     fn join_cluster(&self, cluster: &str, node: u64) -> Result<(), OpenDiskError>;
+
+    /// The time for which the disk has done nothing of what it was asked: operations wait or are under way,
+    /// and none has ended.
+    fn stands_still(&self) -> Duration;
 }
 
 impl DataDirectory for RealDisk {
@@ -34,5 +39,9 @@ impl DataDirectory for RealDisk {
 
     fn join_cluster(&self, cluster: &str, node: u64) -> Result<(), OpenDiskError> {
         RealDisk::join_cluster(self, cluster, node)
+    }
+
+    fn stands_still(&self) -> Duration {
+        RealDisk::stands_still(self)
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// The operations under way at a time. A journaling file system merges concurrent syncs into one commit, and
@@ -64,6 +65,10 @@ impl Pool {
         });
         let shared = self.shared.clone();
         self.gate.enter(kind, move |room| push(&shared, kind, job, room), result)
+    }
+
+    pub(crate) fn stands_still(&self) -> Duration {
+        self.shared.lock().queue.stands_still()
     }
 }
 
@@ -129,7 +134,6 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
-    use std::time::Duration;
 
     #[tokio::test]
     async fn several_operations_run_at_the_same_time() {

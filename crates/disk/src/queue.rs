@@ -2,7 +2,9 @@ use crate::IoFuture;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
 
 /// The most operations of a kind that wait for their turn; callers beyond wait in their future until there is
 /// room.
@@ -34,16 +36,22 @@ pub(crate) struct Queue<T> {
 struct Lane<T> {
     waiting: VecDeque<(T, OwnedSemaphorePermit)>,
     free: usize,
+    slots: usize,
+    /// The moment since which operations wait or are under way, and none has ended; `None` while there are
+    /// none.
+    still_since: Option<Instant>,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new(slots: Slots) -> Queue<T> {
-        let lane = |free| Lane { waiting: VecDeque::new(), free };
+        let lane = |slots| Lane { waiting: VecDeque::new(), free: slots, slots, still_since: None };
         Queue { reads: lane(slots.reads), changes: lane(slots.changes) }
     }
 
     pub(crate) fn push(&mut self, kind: Kind, what: T, room: OwnedSemaphorePermit) {
-        self.lane(kind).waiting.push_back((what, room));
+        let lane = self.lane(kind);
+        lane.waiting.push_back((what, room));
+        lane.still_since.get_or_insert_with(Instant::now);
     }
 
     /// Takes the operation that is to be started now; [`Queue::finish`] gives its slot back.
@@ -52,7 +60,15 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn finish(&mut self, kind: Kind) {
-        self.lane(kind).free += 1;
+        let lane = self.lane(kind);
+        lane.free += 1;
+        lane.still_since = lane.has_any().then(Instant::now);
+    }
+
+    /// The time for which operations of a kind have waited or been under way, and none has ended.
+    pub(crate) fn stands_still(&self) -> Duration {
+        let since = [&self.reads, &self.changes].into_iter().filter_map(|lane| lane.still_since).min();
+        since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// The number of calls of [`Queue::take`] that would find something.
@@ -61,8 +77,10 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.reads.waiting.clear();
-        self.changes.waiting.clear();
+        for lane in [&mut self.reads, &mut self.changes] {
+            lane.waiting.clear();
+            lane.still_since = lane.still_since.filter(|_| lane.has_any());
+        }
     }
 
     fn lane(&mut self, kind: Kind) -> &mut Lane<T> {
@@ -74,6 +92,10 @@ impl<T> Queue<T> {
 }
 
 impl<T> Lane<T> {
+    fn has_any(&self) -> bool {
+        self.free < self.slots || !self.waiting.is_empty()
+    }
+
     fn take(&mut self) -> Option<T> {
         if self.free == 0 {
             return None;
@@ -121,5 +143,46 @@ impl Gate {
             }
             result.await.unwrap_or_else(|_| Err(io::Error::other("the disk was closed")))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room() -> OwnedSemaphorePermit {
+        Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap()
+    }
+
+    /// A queue stands still while none of a kind ends, whatever comes to wait, and whatever the other kind
+    /// does.
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_stands_still_from_what_began_or_ended_last() {
+        let second = Duration::from_secs(1);
+        let mut queue = Queue::new(Slots { reads: 1, changes: 2 });
+        let check = |queue: &Queue<()>, seconds: u32| assert_eq!(queue.stands_still(), seconds * second);
+        tokio::time::sleep(second).await;
+        check(&queue, 0);
+        queue.push(Kind::Change, (), room());
+        tokio::time::sleep(second).await;
+        queue.push(Kind::Change, (), room());
+        assert!(queue.take().is_some() && queue.take().is_some());
+        check(&queue, 1);
+        queue.push(Kind::Read, (), room());
+        queue.take();
+        queue.finish(Kind::Read);
+        tokio::time::sleep(second).await;
+        check(&queue, 2);
+        queue.finish(Kind::Change);
+        check(&queue, 0);
+        tokio::time::sleep(second).await;
+        check(&queue, 1);
+        queue.finish(Kind::Change);
+        tokio::time::sleep(second).await;
+        check(&queue, 0);
+        queue.push(Kind::Read, (), room());
+        queue.clear();
+        tokio::time::sleep(second).await;
+        check(&queue, 0);
     }
 }

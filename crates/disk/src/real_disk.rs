@@ -152,6 +152,11 @@ impl RealDisk {
         &self.inner.root
     }
 
+    pub(crate) fn stands_still(&self) -> Duration {
+        let of_ring = self.inner.ring.as_ref().map_or(Duration::ZERO, Ring::stands_still);
+        of_ring.max(self.inner.pool.stands_still())
+    }
+
     pub fn stamp(&self) -> Stamp {
         self.inner.stamp.lock().expect("no holder of the stamp panics").clone()
     }

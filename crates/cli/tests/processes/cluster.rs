@@ -9,12 +9,15 @@ mod bad_disk;
 mod broken_path;
 mod corruption;
 mod cut_leader;
+mod cut_off;
 mod detour;
 mod failed_sync;
 mod flaky_disk;
 mod full_follower;
 mod full_store;
+mod hanging_disk;
 mod harness;
+mod known_dead;
 mod lost_good;
 mod lost_log;
 mod lost_majority;
@@ -30,6 +33,7 @@ mod stuck_pipelines;
 mod two_left;
 mod wiped_node;
 
+use crate::lights;
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use harness::{DEAD_AFTER, FAULT_GRACE, Shown};
@@ -43,7 +47,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 24] = [
+const DRILLS: [(&str, Run); 29] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -66,8 +70,13 @@ const DRILLS: [(&str, Run); 24] = [
     ("two-left-and-full", || Box::pin(two_left::and_full())),
     ("wiped-node", || Box::pin(async { Some(wiped_node::run().await) })),
     ("failed-sync", || Box::pin(failed_sync::run())),
+    ("cut-off", || Box::pin(async { Some(cut_off::run().await) })),
+    ("known-dead", || Box::pin(async { Some(known_dead::run().await) })),
+    ("hanging-disk", || Box::pin(hanging_disk::run())),
     ("broken-path", || Box::pin(async { Some(broken_path::run().await) })),
     ("stuck-pipelines", || Box::pin(async { Some(stuck_pipelines::run().await) })),
+    ("ready-or-not", || Box::pin(async { Some(Shown::of(lights::ready_or_not().await)) })),
+    ("two-clusters", || Box::pin(async { Some(Shown::of(lights::between_two_clusters().await)) })),
 ];
 
 /// Runs one of them in its turn. A panic of it says how to do that again.

@@ -21,6 +21,8 @@ const STALE_AFTER: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(20);
 /// The time for whatever else is waited for.
 const DEADLINE: Duration = Duration::from_secs(60);
+/// The number of keys that two clusters both have.
+const OBJECTS: usize = 20;
 
 /// The lights of a gateway: at its S3 port, and at its HTTP port.
 struct Lights([String; 2]);
@@ -110,6 +112,12 @@ fn status_watched(scm: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
+    ready_or_not().await;
+}
+
+/// Two of three datanodes go, then all three, and come back. How many objects were acknowledged, and are
+/// there.
+pub(crate) async fn ready_or_not() -> usize {
     let scm_args = format!("--stale-after {}s", STALE_AFTER.as_secs());
     let mut cluster = Cluster::start(binary(), &ClusterOptions { scm_args, ..ClusterOptions::default() });
     let lights = Lights::of(&cluster);
@@ -148,9 +156,11 @@ async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     cluster.datanodes.iter_mut().for_each(|datanode| drop(datanode.start_again()));
     until_written(&s3, "c", vec![3; 1000]).await;
     lights.soon_are(true, "all are there again").await;
-    for (key, byte) in [("a", 1), ("b", 2), ("c", 3)] {
+    let written = [("a", 1), ("b", 2), ("c", 3)];
+    for (key, byte) in written {
         assert_eq!(s3.get(key).await.unwrap().unwrap(), vec![byte; 1000]);
     }
+    written.len()
 }
 
 /// Nobody tells the gateway of anything, and writers need SCM only when their containers are full.
@@ -195,9 +205,14 @@ async fn a_gateway_without_scm_is_ready_for_as_long_as_a_byte_could_be_written()
     }
 }
 
-/// Names of one cluster, bytes of another: a list of OMs that somebody wrote down is enough for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_between_two_clusters_is_never_ready_and_touches_neither() {
+    between_two_clusters().await;
+}
+
+/// Names of one cluster, bytes of another: a list of OMs that somebody wrote down is enough for that. How many
+/// objects were read, and are ours.
+pub(crate) async fn between_two_clusters() -> usize {
     let ours =
         tokio::task::spawn_blocking(|| Cluster::start(binary(), &ClusterOptions::default())).await.unwrap();
     let root = ours.path().display();
@@ -219,6 +234,10 @@ async fn a_client_between_two_clusters_is_never_ready_and_touches_neither() {
     let s3 = S3::new(&ours.endpoint, ACCESS_KEY, SECRET_KEY, "ours");
     s3.create_bucket().await.unwrap();
     s3.put("a", b"ours".to_vec()).await.unwrap();
+    for number in 0..OBJECTS {
+        in_theirs(&["-put", empty.to_str().unwrap(), &format!("/s3v/ours/{number}")]);
+        s3.put(&number.to_string(), number.to_string().into_bytes()).await.unwrap();
+    }
 
     let between = Client::connect(ClientOptions {
         scm: ours.scm_address.clone(),
@@ -240,13 +259,18 @@ async fn a_client_between_two_clusters_is_never_ready_and_touches_neither() {
         let put = between.put("s3v", "ours", key.as_bytes(), KeyAttributes::default(), None, body).await;
         assert!(put.as_ref().is_err_and(is_of_another_cluster), "{put:?}");
     }
-    for key in ["a", "b"] {
+    let numbers: Vec<String> = (0..OBJECTS).map(|number| number.to_string()).collect();
+    for key in numbers.iter().map(String::as_str).chain(["a", "b"]) {
         let found = between.lookup("s3v", "ours", key.as_bytes()).await;
         assert!(found.as_ref().is_err_and(is_of_another_cluster), "{found:?}");
     }
     assert!(!in_theirs(&["-ls", "/s3v/ours"]).contains("/b"));
     assert_eq!(s3.get("a").await.unwrap().unwrap(), b"ours");
     assert_eq!(s3.get("b").await.unwrap(), None);
+    for number in numbers {
+        assert_eq!(s3.get(&number).await.unwrap().unwrap(), number.as_bytes());
+    }
+    OBJECTS
 }
 
 fn is_of_another_cluster(error: &ClientError) -> bool {

@@ -205,7 +205,7 @@ async fn next(parts: &mut Messages<ContainerPart>) -> anyhow::Result<Option<Cont
 async fn choose_disk(disks: &Disks, manifest: &Manifest) -> anyhow::Result<Arc<DatanodeDisk>> {
     let mut best: Option<(f64, Arc<DatanodeDisk>)> = None;
     for disk in &disks.open {
-        if disk.failure().is_some() || disk.room.hangs() {
+        if disk.failure().is_some() || disk.hangs() {
             continue;
         }
         if incoming::list(&*disk.real).await?.contains(&manifest.container) {

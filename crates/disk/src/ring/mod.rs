@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use transfer::{Next, Round, Step};
 
@@ -124,6 +125,10 @@ impl Ring {
         let shared = self.shared.clone();
         self.gate.enter(kind, move |room| shared.push(next, caller, room), result)
     }
+
+    pub(crate) fn stands_still(&self) -> Duration {
+        self.shared.lock().queue.stands_still()
+    }
 }
 
 impl Drop for Ring {
@@ -221,7 +226,6 @@ mod tests {
     use super::*;
     use std::io::Read as _;
     use std::os::fd::OwnedFd;
-    use std::time::Duration;
 
     /// `None`, and a word about it, where there is no ring to test.
     fn ring() -> Option<(Arc<Health>, Ring)> {

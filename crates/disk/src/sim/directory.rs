@@ -5,6 +5,7 @@ use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A simulated data directory. Its stamp is written durably or not at all, and outlives every crash of the
 /// disk; a cheap handle.
@@ -82,6 +83,11 @@ impl DataDirectory for SimDirectory {
         let mut stamp = self.stamp.lock().expect("no holder of the stamp panics");
         *stamp = stamp.joined(&self.root, cluster, node)?;
         Ok(())
+    }
+
+    /// No simulated disk stands still.
+    fn stands_still(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

@@ -226,7 +226,8 @@ async fn oversized_and_malformed_requests_are_refused() {
     server.stop().await;
 }
 
-/// Five minutes are half of what it is remembered for.
+/// A request is remembered for five minutes; one that was first sent more than half of that ago is none to
+/// carry out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_first_sent_long_ago_is_not_carried_out() {
     let dir = tempfile::tempdir().unwrap();

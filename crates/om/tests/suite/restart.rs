@@ -41,22 +41,23 @@ async fn a_restarted_om_has_every_key() {
     server.stop().await;
 }
 
-/// The files hold, while the OM runs, what a crash leaves: nothing was flushed or closed for it.
+/// The files hold, while the OM runs, what `kill -9` leaves: nothing was flushed or closed for it. What a loss
+/// of power leaves, `flotilla-sim om` sees.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn acknowledged_commits_survive_a_crash() {
+async fn acknowledged_commits_survive_a_kill() {
     let dir = tempfile::tempdir().unwrap();
-    let (running, crashed) = (dir.path().join("running"), dir.path().join("crashed"));
+    let (running, killed) = (dir.path().join("running"), dir.path().join("killed"));
     let server = Server::start(&running).await;
     fill(&server).await;
-    copy_dir(&running, &crashed);
+    copy_dir(&running, &killed);
     server.stop().await;
-    let server = Server::start(&crashed).await;
+    let server = Server::start(&killed).await;
     check_filled(&server).await;
     server.stop().await;
 }
 
 /// Copies a directory that may be in use: where a file goes meanwhile, all of it once more.
-#[allow(clippy::disallowed_methods)] // the test plays the crash
+#[allow(clippy::disallowed_methods)] // the test plays the kill
 pub(crate) fn copy_dir(from: &Path, to: &Path) {
     while let Err(error) = try_copy_dir(from, to) {
         assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");

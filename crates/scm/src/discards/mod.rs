@@ -15,7 +15,7 @@ use crate::replication::{ContainerView, Tasks};
 use crate::tables::container_state;
 use crate::view;
 use crate::world::World;
-use obstacle::{Clear, clear, deleted, is_dead};
+use obstacle::{Clear, clear, counted, deleted, is_dead};
 use planted::Bug;
 use proto::scm::{
     ContainerState, DiscardPortion, DiscardProgress, DiscardState, EmptiedContainer, NodeAddress,
@@ -36,8 +36,8 @@ pub(crate) use waiting::{Asked, Waiting};
 const BLOCKS_MAX: usize = 200_000;
 /// The most containers that are remembered at a time, some hundred bytes each beside their blocks.
 const CONTAINERS_MAX: usize = 20_000;
-/// One in so many of the waiting containers that have no blocks remembered is looked at with each look: a
-/// look takes some microseconds for each, and holds up heartbeats.
+/// One in so many of the waiting containers that have no blocks remembered, be it as gone, is looked at with
+/// each look: a look takes some microseconds for each, and holds up heartbeats.
 const LOOKS: u64 = 8;
 /// The most containers with unequal replicas that one look takes up, besides those that nodes were told of.
 const UNEQUAL_LOOKS: usize = 256;
@@ -170,7 +170,7 @@ impl Discards {
         let count = unused.blocks.len() as u64;
         let waiting = self.waiting.entry(container).or_insert_with(|| Waiting::new(container));
         waiting.note(group, count, unused.bytes, world.now);
-        let answer = match clear_of(waiting, world, tasks) {
+        let answer = match look_at(waiting, world, tasks) {
             Err(standing) => Answer::of(standing),
             Ok(clear) => self.take_in(group, unused, room, &clear),
         };
@@ -281,7 +281,7 @@ impl Discards {
             if is_at_rest && waiting.container.0 % LOOKS != self.looks % LOOKS {
                 continue;
             }
-            waiting.standing = match clear_of(waiting, world, tasks) {
+            waiting.standing = match look_at(waiting, world, tasks) {
                 Ok(clear) => self.advance(waiting, &clear),
                 Err(standing) => standing,
             };
@@ -461,16 +461,15 @@ impl Discards {
     }
 }
 
-/// As [`clear`], of a container that waits: what was said by other replicas than those that count now is
-/// forgotten.
-fn clear_of<'a>(
+/// The outcome of [`clear`] for a container that waits, which forgets what other replicas have said than those
+/// that count now.
+fn look_at<'a>(
     waiting: &mut Waiting,
     world: &World<'a>,
     tasks: &Tasks,
 ) -> Result<Clear<'a>, DiscardStanding> {
-    let clear = clear(waiting.container, world, tasks);
-    waiting.counts_now(clear.as_ref().map_or(&[], |clear| &clear.replicas));
-    clear
+    waiting.take_counted(&counted(waiting.container, world, tasks));
+    clear(waiting.container, world, tasks)
 }
 
 fn busy(why: String) -> DiscardStanding {

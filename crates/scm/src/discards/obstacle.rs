@@ -11,8 +11,8 @@ use planted::Bug;
 use proto::scm::{ContainerReplica, ContainerState, DiscardState, EmptiedContainer, NodeState, TaskKind};
 use types::{ContainerId, NodeId};
 
-/// A closed container with nothing in the way: each replica that counts is good, closed, released, and on a
-/// node that speaks.
+/// A closed container with nothing in the way: two replicas count at least, and each that does is good, closed,
+/// released, and on a node that speaks.
 pub(super) struct Clear<'a> {
     pub(super) replicas: Vec<(NodeId, &'a ContainerReplica)>,
 }
@@ -86,8 +86,8 @@ pub(super) fn clear<'a>(
     moving(&known, tasks).map_or(Ok(()), Err)?;
     let there = known.replicas.iter().filter(|(node, _)| !is_dead(*node, world));
     let replicas: Vec<(NodeId, &ContainerReplica)> = there.copied().collect();
-    // The dead may come back, and have what was discarded meanwhile: it goes there, too, as long as one is
-    // left that has discarded it. One replica alone may be lost like any other.
+    // A dead node may come back with blocks that were discarded meanwhile. They are discarded there, too, as
+    // long as a replica is left that knows of them: one alone may be lost like any other.
     if replicas.len() < MAJORITY {
         let why = "fewer than two replicas of it are on nodes that are not dead";
         return Err(DiscardStanding::because(DiscardState::DiscardTroubled, why));
@@ -101,6 +101,22 @@ pub(super) fn clear<'a>(
         return Err(DiscardStanding::because(DiscardState::DiscardTroubled, why));
     }
     Ok(Clear { replicas })
+}
+
+/// The replicas that count, each by its node and disk: those on nodes that are not dead, whatever else is in
+/// the way. None while one is copied or deleted: another may take its place on that disk.
+pub(super) fn counted<'a>(
+    container: ContainerId,
+    world: &'a World<'_>,
+    tasks: &Tasks,
+) -> Vec<(NodeId, &'a [u8])> {
+    let moves = |kind| !tasks.nodes_with(kind, container).is_empty();
+    if moves(TaskKind::TaskCopy) || moves(TaskKind::TaskDelete) {
+        return Vec::new();
+    }
+    let replicas = world.nodes.replicas().of(container);
+    let there = replicas.filter(|(node, _)| !is_dead(*node, world));
+    there.map(|(node, replica)| (node, &replica.disk[..])).collect()
 }
 
 /// The reason why nothing is discarded at all, if there is one.

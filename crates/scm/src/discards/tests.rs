@@ -101,15 +101,19 @@ impl Played {
         self.ask(blocks).standing.state
     }
 
-    /// Looks at everything, and returns the containers that are to be closed.
+    /// Looks at everything, and returns the containers that are to be closed. One of so many looks gets to a
+    /// container of which nothing is known.
     fn look(&mut self) -> Vec<ContainerId> {
+        (0..LOOKS).flat_map(|_| self.look_once()).collect()
+    }
+
+    fn look_once(&mut self) -> Vec<ContainerId> {
         let Played { tables, nodes, tasks, discards, now } = self;
         let world = World::at(tables, nodes, *now);
         if let Some(known) = known(CONTAINER, &world) {
             discards.look(&known, &world);
         }
-        // One of so many looks gets to the container.
-        (0..LOOKS).flat_map(|_| discards.plan(&world, tasks, &ScmOptions::default())).collect()
+        discards.plan(&world, tasks, &ScmOptions::default())
     }
 
     fn heard(&self, node: u64) -> Vec<Heard> {
@@ -292,15 +296,13 @@ fn the_dead_are_not_waited_for_and_take_what_was_discarded_when_they_come_back()
     assert!(matches!(played.heard(3)[..], [Heard::Discard(_, 3)]), "asked again, it is done again");
 }
 
-/// Two say that blocks are gone, and leave before a group hears it; the third comes back with all of them,
-/// and is copied.
-#[test]
-fn what_was_said_by_replicas_that_left_is_not_said_of_others() {
-    let blocks = names(1..4);
+/// A container of which two replicas have said that these blocks are gone, which no group has heard yet; the
+/// third is on a dead node.
+fn gone_unheard(blocks: &[BlockName]) -> Played {
     let mut played = Played::closed();
     played.now += Duration::from_secs(10);
     (1..=2).for_each(|node| played.hear(node, Some(good())));
-    played.ask(&blocks);
+    played.ask(blocks);
     played.look();
     let [Heard::Discard(portion, 3)] = played.heard(1)[..] else { panic!("{:?}", played.heard(1)) };
     for node in [1, 2] {
@@ -308,14 +310,57 @@ fn what_was_said_by_replicas_that_left_is_not_said_of_others() {
         played.done(node, portion);
     }
     played.look();
-    (1..=2).for_each(|node| played.hear(node, None));
-    played.hear(3, Some(good()));
+    played
+}
+
+/// The third replica comes back with all blocks, and is copied, or takes the place of the two.
+#[test]
+fn what_was_said_by_replicas_that_left_is_not_said_of_others() {
+    let blocks = names(1..4);
+    let check = |change: &dyn Fn(&mut Played)| {
+        let mut played = gone_unheard(&blocks);
+        change(&mut played);
+        assert_ne!(played.state(&blocks), DiscardState::DiscardGone);
+        played.look();
+        assert!(matches!(played.heard(2)[..], [Heard::Discard(_, 3)]), "{:?}", played.heard(2));
+    };
+    check(&|played| {
+        (1..=2).for_each(|node| played.hear(node, None));
+        played.hear(3, Some(good()));
+        played.look();
+        played.hear(2, Some(good()));
+    });
+    check(&|played| {
+        // One look alone gets to it, though it has no blocks that are to go.
+        played.look_once();
+        played.tasks.ask(NodeId(2), Order::Delete { container: CONTAINER, beside: 0 }, played.now);
+        played.look_once();
+        played.tasks = Tasks::default();
+        (1..=2).for_each(|node| played.hear(node, Some(good())));
+    });
+    check(&|played| {
+        let of_disk = |disk: u8| DiskReport { disk: self::disk(2, disk), ..DiskReport::default() };
+        played.nodes.see(NodeId(2), vec![of_disk(0), of_disk(1)], played.now);
+        let elsewhere = ContainerReplica { disk: disk(2, 1), ..good() };
+        let report = ContainersReport { replicas: vec![elsewhere], gone: vec![], begins: true, ends: true };
+        played.nodes.report_containers(NodeId(2), report);
+        played.hear(1, Some(good()));
+    });
+}
+
+/// A node that is silent for a while, or has yet to tell of all it has, is none that left.
+#[test]
+fn what_is_gone_stays_so_while_a_replica_is_only_silent() {
+    let blocks = names(1..4);
+    let mut played = gone_unheard(&blocks);
+    played.now += Duration::from_secs(2);
+    played.hear(1, Some(discarded(3, 5)));
+    assert_eq!(played.state(&blocks), DiscardState::DiscardAway);
     played.look();
-    played.hear(2, Some(good()));
-    assert_ne!(played.state(&blocks), DiscardState::DiscardGone);
+    played.nodes.replicas_mut().expect_full_report(NodeId(2));
     played.look();
-    let [Heard::Discard(another, 3)] = played.heard(3)[..] else { panic!("{:?}", played.heard(3)) };
-    assert_ne!(another, portion);
+    played.hear(2, Some(discarded(3, 5)));
+    assert_eq!(played.state(&blocks), DiscardState::DiscardGone);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The blocks of one container that wait to be discarded.
 
 use super::standing::DiscardStanding;
-use proto::scm::{ContainerReplica, DiscardState};
+use proto::scm::DiscardState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -38,8 +38,8 @@ pub(crate) struct Waiting {
     /// Blocks that are gone from every replica, until a group has heard that.
     gone: BTreeSet<Key>,
     pub(super) portion: Option<Portion>,
-    /// The replicas that have said so, and no others: each by its node and disk.
-    said_by: Vec<(NodeId, Vec<u8>)>,
+    /// The replicas that counted when last looked at, each by its node and disk: the acks and `gone` are theirs.
+    counted: Vec<(NodeId, Vec<u8>)>,
 }
 
 type Key = (u64, Nonce);
@@ -47,17 +47,18 @@ type Key = (u64, Nonce);
 impl Waiting {
     pub(super) fn new(container: ContainerId) -> Waiting {
         let standing = DiscardStanding::of(DiscardState::DiscardUnderWay);
-        let (asked, blocks, gone, portion, said_by) = Default::default();
-        Waiting { container, standing, asked, blocks, gone, portion, said_by }
+        let (asked, blocks, gone, portion, counted) = Default::default();
+        Waiting { container, standing, asked, blocks, gone, portion, counted }
     }
 
-    /// Notes the replicas that count now; none where something is in the way. Where they are others than
-    /// before, what was said is forgotten: it says nothing of them. One may have come back with blocks that
-    /// those have discarded which left, and be the origin of new copies.
-    pub(super) fn counts_now(&mut self, replicas: &[(NodeId, &ContainerReplica)]) {
-        let now = replicas.iter().map(|(node, replica)| (*node, replica.disk.to_vec())).collect();
-        if self.said_by != now {
-            self.said_by = now;
+    /// Takes note of the replicas that count now. Where they are others than before, what is acked and gone is
+    /// forgotten: a replica may have come back with blocks that only those had discarded that have left.
+    pub(super) fn take_counted(&mut self, now: &[(NodeId, &[u8])]) {
+        let mut pairs = self.counted.iter().zip(now);
+        let is_same =
+            |((node, disk), now): (&(NodeId, Vec<u8>), &(NodeId, &[u8]))| (*node, &disk[..]) == *now;
+        if self.counted.len() != now.len() || !pairs.all(is_same) {
+            self.counted = now.iter().map(|(node, disk)| (*node, disk.to_vec())).collect();
             self.gone.clear();
             self.portion = None;
         }

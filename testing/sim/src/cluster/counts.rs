@@ -9,6 +9,7 @@ counts!(
     chunks_repeated,
     reads,
     reads_failed,
+    reads_elsewhere,
     containers,
     replicas_compared,
     replicas_compacted,

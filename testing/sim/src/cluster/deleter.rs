@@ -7,8 +7,8 @@ use super::view::{View, Views};
 use crate::services::ScmCalls;
 use disk::sim::Random;
 use proto::scm::{
-    ContainerInfo, ContainerState, DiscardBlocksRequest, DiscardProgress, NodeState, ReplicaState,
-    UnusedBlocks,
+    ContainerInfo, ContainerState, DatanodeInfo, DiscardBlocksRequest, DiscardProgress, NodeState,
+    ReplicaState, UnusedBlocks,
 };
 use rpc::Connector;
 use std::collections::BTreeMap;
@@ -23,8 +23,7 @@ const CONTAINERS_MAX: usize = 64;
 const PAUSE_MS_MAX: u64 = 500;
 /// One turn in so many condemns all of a container.
 const WHOLE_ONE_IN: u64 = 8;
-/// A view that is older says nothing of who has what when a block is called gone. A node that was healthy in
-/// one that is not is not dead yet: SCM has asked it.
+/// A view that is older says nothing of who has what when a block is called gone.
 const VIEW_AGE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Deleter {
@@ -32,6 +31,7 @@ pub(super) struct Deleter {
     pub(super) connector: Arc<dyn Connector>,
     pub(super) scm: ScmCalls,
     pub(super) cluster: String,
+    pub(super) dead_after: Duration,
     pub(super) views: Views,
     pub(super) now: Box<dyn Fn() -> Duration + Send>,
     pub(super) random: Random,
@@ -65,10 +65,12 @@ impl Deleter {
             bytes: written.iter().map(|written| written.length).sum(),
         };
         let containers = asked.iter().map(unused).collect();
+        // A later one may show a node that came back since.
+        let view = self.views.newest();
         let request = DiscardBlocksRequest { group: GROUP, containers, ..DiscardBlocksRequest::default() };
         let answer = self.scm.call(|mut scm| async move { scm.discard_blocks(request).await }).await;
         let Ok(answer) = answer else { return };
-        let view = self.views.newest().filter(|view| (self.now)() < view.asked_at + VIEW_AGE_MAX);
+        let view = view.filter(|view| (self.now)() < view.asked_at + VIEW_AGE_MAX);
         for ((container, written), progress) in asked.into_iter().zip(answer.containers) {
             self.take(container, written, &progress, view.as_deref()).await;
         }
@@ -96,7 +98,13 @@ impl Deleter {
         else {
             return;
         };
-        let holders = holders(info);
+        // Who was not heard for long may have been dead when SCM called it gone, and back by now.
+        let heard_ms = self.dead_after.saturating_sub(VIEW_AGE_MAX).as_millis() as u64;
+        let is_heard = |datanode: &&DatanodeInfo| datanode.last_heartbeat_age_ms < heard_ms;
+        let heard = view.into_iter().flat_map(|view| &view.datanodes).filter(is_heard);
+        let heard: Vec<&String> = heard.map(|datanode| &datanode.address).collect();
+        let holders =
+            holders(info).into_iter().filter(|address| heard.contains(&address)).collect::<Vec<_>>();
         for written in written.iter().take(2) {
             for address in &holders {
                 let way = Way { connector: &*self.connector, cluster: &self.cluster, address };
@@ -109,14 +117,14 @@ impl Deleter {
     }
 }
 
-/// The healthy nodes that have a replica of a container that was closed.
+/// The nodes that are not dead and have a replica of a container that was closed.
 pub(super) fn holders(info: &ContainerInfo) -> Vec<String> {
     if info.state() != ContainerState::ContainerClosed {
         return Vec::new();
     }
     let has_it = info.replicas.iter().filter(|info| {
         let is_closed = info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaClosed);
-        is_closed && info.node_state() == NodeState::NodeHealthy && !info.disk_lost
+        is_closed && info.node_state() != NodeState::NodeDead && !info.disk_lost
     });
     has_it.filter_map(|info| info.node.as_ref()).map(|node| node.address.clone()).collect()
 }

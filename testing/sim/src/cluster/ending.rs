@@ -7,6 +7,7 @@ use super::plan::machine_at;
 use super::reader::{Way, read_checked};
 use super::replica_files::ReplicaFiles;
 use super::run::Run;
+use super::untold::{Untold, describe};
 use super::view::View;
 use crate::services::quick_disk;
 use crate::world::{Crash, ProcessId};
@@ -44,10 +45,6 @@ const COPIED_WITHIN: Duration = Duration::from_secs(60);
 /// The time that one round of scrubbing over all containers of a disk takes.
 const SCRUB_TAKES: Duration = Duration::from_secs(5);
 
-/// The time for which SCM may say nothing of a container that lacks a replica: twice what it waits for a node
-/// that stands still (30 s).
-const TOLD_WITHIN: Duration = Duration::from_secs(60);
-
 impl Run {
     /// Stops all faults and writing, and waits until all is well again, which must be in time; returns how
     /// long it took.
@@ -60,7 +57,7 @@ impl Run {
     pub(super) fn until_settled(&mut self) -> Result<Duration, String> {
         let began = self.world.now();
         let mut close_at = began;
-        let (mut untold, mut sound_since) = (BTreeMap::new(), None);
+        let (mut untold, mut sound_since) = (Untold::default(), None);
         // A bit that is flipped in a record's body is found by the first scrub of its container, no earlier.
         let scrubbed_after = match self.ledger.has_damage() {
             true => self.plan.datanode.scrub_interval + SCRUB_TAKES,
@@ -79,7 +76,9 @@ impl Run {
             if !took.as_millis().is_multiple_of(LOOK_MS) {
                 continue;
             }
-            self.look_for_untold(&mut untold)?;
+            if let Some(view) = self.views.newest() {
+                untold.judge(self.world.now(), &view, |info| self.lacks_room_for_its_end(info))?;
+            }
             match self.unsettled() {
                 None if took >= scrubbed_after + *sound_since.get_or_insert(took) => return Ok(took),
                 None => continue,
@@ -96,34 +95,6 @@ impl Run {
         let Some(view) = self.views.newest() else { return COPIED_WITHIN };
         let bytes: u64 = view.containers.iter().map(|info| info.payload_bytes).sum();
         COPIED_WITHIN.max(Duration::from_secs(bytes / self.plan.datanode.copy_bytes_per_second))
-    }
-
-    /// Refuses a container that lacks a replica while SCM says nothing of its trouble.
-    fn look_for_untold(&self, untold: &mut BTreeMap<u64, Duration>) -> Result<(), String> {
-        let (now, Some(view)) = (self.world.now(), self.views.newest()) else { return Ok(()) };
-        let lacks_some = |info: &&ContainerInfo| {
-            let closed = info.replicas.iter().filter(|info| {
-                let is_closed =
-                    info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaClosed);
-                (is_closed || self.lacks_room_for_its_end(info))
-                    && info.node_state() == NodeState::NodeHealthy
-            });
-            info.state() == ContainerState::ContainerClosed && closed.count() < REPLICAS
-        };
-        let silent = view.containers.iter().filter(lacks_some).filter(|info| info.troubles.is_empty());
-        let silent: Vec<&ContainerInfo> = if view.status.safe_mode { Vec::new() } else { silent.collect() };
-        untold.retain(|container, _| silent.iter().any(|info| info.container == *container));
-        for info in silent {
-            let since = *untold.entry(info.container).or_insert(now);
-            if now - since > TOLD_WITHIN {
-                let seconds = (now - since).as_secs();
-                return Err(format!(
-                    "nothing is said for {seconds} s of what is lacking: {}",
-                    describe(info)
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// Has an operator ask for all containers to be closed that have something in them.
@@ -419,7 +390,11 @@ impl Run {
                     let failure = loop {
                         tries -= 1;
                         match read_checked(&way, &ledger, &written, 0, written.length).await {
-                            Ok(_) => break None,
+                            Ok(_) => {
+                                let is_elsewhere = must_be == MustBe::RightOrAnError;
+                                ledger.count(|counts| counts.reads_elsewhere += u64::from(is_elsewhere));
+                                break None;
+                            }
                             // A node whose container is gone does not get it back.
                             Err(failure) if tries == 0 || failure.code == Code::NotFound => {
                                 break Some(failure);
@@ -570,24 +545,6 @@ fn unsound_pipeline(pipeline: &Pipeline) -> Option<String> {
     }
     let is_led = state != PipelineState::PipelineOpen || pipeline.leader_node != 0;
     (!is_led).then(|| format!("pipeline {id} has no leader"))
-}
-
-fn describe(info: &ContainerInfo) -> String {
-    let replicas = info.replicas.iter().map(|info| {
-        let (node, replica) =
-            (info.node.clone().unwrap_or_default(), info.replica.clone().unwrap_or_default());
-        let (state, bad) = (replica.state().as_str_name(), replica.unhealthy.clone());
-        format!(
-            "{} {:?} {:?} {state} ({}, {}) {bad}",
-            node.address,
-            info.node_state(),
-            info.duty(),
-            replica.last_term,
-            replica.last_index
-        )
-    });
-    let replicas: Vec<_> = replicas.collect();
-    format!("container {} {:?} {:?} [{}]", info.container, info.state(), info.troubles, replicas.join(", "))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

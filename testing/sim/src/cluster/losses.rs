@@ -33,6 +33,23 @@ impl Losses {
         waits && self.has_lost_majority(info)
     }
 
+    /// Checks that what waits is all still there, by who has a container now, and that it is told of. Answers
+    /// how many containers wait.
+    fn check(&self, view: &View, holders: impl Fn(ContainerId) -> BTreeSet<usize>) -> Result<u64, String> {
+        let waiting = || view.containers.iter().filter(|info| self.excuse(info));
+        for container in waiting().map(|info| ContainerId(info.container)) {
+            let Some(before) = self.held.get(&container) else { continue };
+            if let Some(gone) = before.difference(&holders(container)).next() {
+                return Err(format!("container {container} waits for an operator, and dn{gone} deleted it"));
+            }
+        }
+        let told = view.status.quasi_closed + view.status.missing;
+        if told == 0 && waiting().next().is_some() {
+            return Err("containers wait for an operator, and the status does not say so".to_owned());
+        }
+        Ok(waiting().count() as u64)
+    }
+
     /// Whether what was acknowledged in a container may be gone: to the third member a record that was
     /// damaged within the last half minute is a tail that was never written.
     pub(super) fn has_lost_majority(&self, info: &ContainerInfo) -> bool {
@@ -71,20 +88,49 @@ impl Run {
                 return Err(format!("SCM does not know container {container}, and its replicas are deleted"));
             }
         }
-        let waiting = view.containers.iter().filter(|info| self.losses.excuse(info));
-        for info in waiting {
-            let container = ContainerId(info.container);
-            self.ledger.count(|counts| counts.containers_waiting += 1);
-            let Some(holders) = self.losses.held.get(&container) else { continue };
-            let now = self.holdings.holders(OwnerId::from(container));
-            if let Some(gone) = holders.difference(&now).next() {
-                return Err(format!("container {container} waits for an operator, and dn{gone} deleted it"));
-            }
-        }
-        let told = view.status.quasi_closed + view.status.missing;
-        if told == 0 && view.containers.iter().any(|info| self.losses.excuse(info)) {
-            return Err("containers wait for an operator, and the status does not say so".to_owned());
-        }
+        let waiting = self.losses.check(view, |container| self.holdings.holders(OwnerId::from(container)))?;
+        self.ledger.count(|counts| counts.containers_waiting += waiting);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::scm::{ClusterStatus, ListOmsResponse};
+    use std::time::Duration;
+
+    const PIPELINE: PipelineId = PipelineId(3);
+    const CONTAINER: ContainerId = ContainerId(7);
+
+    /// The finding where two of three members of a pipeline lost their logs, which left a container on these
+    /// machines, and the status tells of so many that are quasi-closed.
+    fn check(members_lost: usize, now: [usize; 2], quasi_closed: u64) -> Result<u64, String> {
+        let mut losses = Losses::default();
+        losses.of.insert(PIPELINE, (1..=members_lost).collect());
+        losses.held.insert(CONTAINER, BTreeSet::from([1, 2]));
+        let container = ContainerInfo {
+            container: CONTAINER.0,
+            pipeline: PIPELINE.0,
+            state: ContainerState::ContainerQuasiClosed as i32,
+            ..Default::default()
+        };
+        let view = View {
+            asked_at: Duration::ZERO,
+            status: ClusterStatus { quasi_closed, ..Default::default() },
+            datanodes: Vec::new(),
+            pipelines: Vec::new(),
+            containers: vec![container],
+            oms: ListOmsResponse::default(),
+        };
+        losses.check(&view, |_| BTreeSet::from(now))
+    }
+
+    #[test]
+    fn what_waits_for_an_operator_is_told_of_and_stays() {
+        assert_eq!(check(2, [1, 2], 1), Ok(1));
+        assert_eq!(check(2, [1, 3], 1).unwrap_err(), "container 7 waits for an operator, and dn2 deleted it");
+        assert!(check(2, [1, 2], 0).unwrap_err().contains("the status does not say so"));
+        assert_eq!(check(1, [1, 3], 0), Ok(0), "it does not wait: two members can prove what they have");
     }
 }

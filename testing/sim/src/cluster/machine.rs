@@ -213,6 +213,7 @@ impl ClientsStart {
                     connector: connector.clone(),
                     scm,
                     cluster: cluster.clone(),
+                    dead_after: plan.scm.dead_after,
                     views,
                     now: Box::new(move || trace.now()),
                     random: Random::new(plan.object_seed ^ 3),

@@ -46,6 +46,7 @@ mod steps;
 mod sweep_plan;
 mod sweeps;
 mod unnamed;
+mod untold;
 mod view;
 mod writer;
 

@@ -360,6 +360,13 @@ pub(super) struct Shown {
     pub(super) figures: Vec<(&'static str, f64)>,
 }
 
+impl Shown {
+    /// The results of a drill of which nothing is measured.
+    pub(super) fn of(objects: usize) -> Shown {
+        Shown { objects, figures: Vec::new() }
+    }
+}
+
 /// The longest time for which writers stood still since `from`, in seconds. Where the whole test command runs
 /// beside the drill on two cores, seconds say little.
 pub(super) fn stood_still(writers: &Writers, from: Instant) -> f64 {

@@ -51,10 +51,30 @@ impl SmallDisk {
         self.root().join("ballast")
     }
 
+    /// Has it hang: what is written or synced waits, until the answer is dropped. What is in memory can be
+    /// read.
+    pub(super) fn freeze(&self) -> Frozen<'_> {
+        run("fsfreeze", &["-f", path(&self.root())]).expect("freeze the file system");
+        Frozen { disk: self }
+    }
+
     /// As after an error that the kernel does not trust the file system after: reads go on, writes fail, also
     /// of open files.
     pub(super) fn turn_read_only(&self) {
         run("mount", &["-o", "remount,abort", path(&self.root())]).expect("abort the file system");
+    }
+}
+
+/// A disk that hangs.
+pub(super) struct Frozen<'a> {
+    disk: &'a SmallDisk,
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if let Err(why) = run("fsfreeze", &["-u", path(&self.disk.root())]) {
+            eprintln!("{why}");
+        }
     }
 }
 
