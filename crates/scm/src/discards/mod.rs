@@ -461,8 +461,8 @@ impl Discards {
     }
 }
 
-/// The outcome of [`clear`] for a container that waits, which forgets what other replicas have said than those
-/// that count now.
+/// The outcome of [`clear`] for a container that waits, which forgets what other replicas have said than
+/// those that count now.
 fn look_at<'a>(
     waiting: &mut Waiting,
     world: &World<'a>,

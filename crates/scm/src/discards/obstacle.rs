@@ -11,8 +11,8 @@ use planted::Bug;
 use proto::scm::{ContainerReplica, ContainerState, DiscardState, EmptiedContainer, NodeState, TaskKind};
 use types::{ContainerId, NodeId};
 
-/// A closed container with nothing in the way: two replicas count at least, and each that does is good, closed,
-/// released, and on a node that speaks.
+/// A closed container with nothing in the way: two replicas count at least, and each that does is good,
+/// closed, released, and on a node that speaks.
 pub(super) struct Clear<'a> {
     pub(super) replicas: Vec<(NodeId, &'a ContainerReplica)>,
 }

@@ -38,7 +38,8 @@ pub(crate) struct Waiting {
     /// Blocks that are gone from every replica, until a group has heard that.
     gone: BTreeSet<Key>,
     pub(super) portion: Option<Portion>,
-    /// The replicas that counted when last looked at, each by its node and disk: the acks and `gone` are theirs.
+    /// The replicas that counted when last looked at, each by its node and disk: the acks and `gone` are
+    /// theirs.
     counted: Vec<(NodeId, Vec<u8>)>,
 }
 
@@ -51,8 +52,8 @@ impl Waiting {
         Waiting { container, standing, asked, blocks, gone, portion, counted }
     }
 
-    /// Takes note of the replicas that count now. Where they are others than before, what is acked and gone is
-    /// forgotten: a replica may have come back with blocks that only those had discarded that have left.
+    /// Takes note of the replicas that count now. Where they are others than before, what is acked and gone
+    /// is forgotten: a replica may have come back with blocks that only those had discarded that have left.
     pub(super) fn take_counted(&mut self, now: &[(NodeId, &[u8])]) {
         let mut pairs = self.counted.iter().zip(now);
         let is_same =
