@@ -105,7 +105,7 @@ lost-scm, lost-scm-leader (of three, and a datanode with it), lost-scm-tail (a f
 small containers: the others have never heard of some), full-follower (for good; then a node is lost), full-and-lost (both at once: nobody can commit), two-left (of three; then an empty third one comes),
 two-left-and-full (a full disk in place of the lost node), wiped-node (empty again at its old address),
 failed-sync (a block device that fails some writes, a restart, a loss of power; where this may be mounted), broken-path (a datanode that the gateway alone cannot reach), stuck-pipelines (four whose leader is left alone, beside one that works), cut-off (a datanode hears SCM and no other datanode), known-dead (a dead node when SCM's leader is killed), hanging-disk (what is written there waits; where a file system may be mounted and frozen),
-ready-or-not (two of three datanodes go, then all: what the lights say), two-clusters (a client between two).
+ready-or-not (two of three datanodes go, then all: what the lights say) and two-clusters (a client between two), which check that alone.
 Checks that writers notice nothing and are never without an acknowledgement for 3 s, as far as a majority is there, that pipelines are replaced, that every closed container
 has three good replicas again, and that every acknowledged object reads back right, during the trouble and after it.
 All of them N times (1 when not given), or the one called NAME; a minute each. The last line is JSON: runs, objects, what failed, what was skipped, and

@@ -18,12 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 use types::{Backoff, ContainerId, DiskId};
 
-/// The time for which a disk may do nothing of what it was asked before it hangs. One in order answers within
-/// seconds; a machine may stand still for as long.
+/// The time for which a disk may end nothing of what it was asked before it hangs. One in order answers
+/// within seconds.
 const HANGS_AFTER: Duration = Duration::from_secs(30);
+/// The time for which a disk must seem to hang: a machine that stood still itself finds its disks so, once.
+const SURE_AFTER: Duration = Duration::from_millis(500);
 /// The pauses between the tries of a read: what the index does not give in 13 s in all, it does not give.
 const READ_RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(8));
 
@@ -33,6 +35,13 @@ const BUSY_BYTES: usize = 1 << 20;
 /// scrubbed too, with chunks of 1 MiB at 1 MiB/s.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(1);
 const BUSY_LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Default)]
+struct Hanging {
+    seems_to_since: Option<Instant>,
+    /// Whether the log has it.
+    is_told: bool,
+}
 
 /// One data directory with its log writer and its index.
 pub(crate) struct DatanodeDisk {
@@ -60,10 +69,12 @@ pub(crate) struct DatanodeDisk {
     /// The inventory of the whole node: what changes here is told there.
     pub inventory: Inventory,
     pub room: KnownSpace,
+    hanging: Mutex<Hanging>,
     /// The room below which pipelines on this disk take no more chunks: the log keeps a reserve and allocates
     /// whole segments.
     pub full_below_bytes: u64,
 }
+
 impl DatanodeDisk {
     pub(crate) async fn open(
         real: Arc<dyn DataDirectory>,
@@ -123,6 +134,7 @@ impl DatanodeDisk {
             ending,
             inventory,
             room,
+            hanging: Mutex::default(),
             full_below_bytes,
         })
     }
@@ -137,10 +149,23 @@ impl DatanodeDisk {
         self.real.failure().or_else(of_index).or_else(|| self.unknown.get().cloned())
     }
 
-    /// Whether the disk has done nothing of what it was asked, or has not answered, for so long that nothing
-    /// new is to go there.
+    /// Whether the disk has ended nothing of what it was asked, or has not said how much room it has, for so
+    /// long that nothing new is to go there. To be asked with each heartbeat.
     pub(crate) fn hangs(&self) -> bool {
-        self.real.stands_still().max(self.room.unanswered()) > HANGS_AFTER
+        let still = self.real.ends_nothing_for().max(self.room.unanswered());
+        let mut hanging = self.hanging.lock().expect("no holder panics");
+        match still > HANGS_AFTER {
+            true => _ = hanging.seems_to_since.get_or_insert_with(Instant::now),
+            false => hanging.seems_to_since = None,
+        }
+        let hangs = hanging.seems_to_since.is_some_and(|since| since.elapsed() >= SURE_AFTER);
+        let disk = self.real.root().display();
+        match (std::mem::replace(&mut hanging.is_told, hangs), hangs) {
+            (false, true) => warn!(%disk, ?still, "a disk hangs: it ends nothing of what it is asked"),
+            (true, false) => info!(%disk, "the disk goes on"),
+            _ => {}
+        }
+        hangs
     }
 
     /// Reads from the index what must not be taken for nothing where it cannot be read: SCM takes what a node

@@ -225,8 +225,8 @@ impl Disks {
             let state = match space {
                 Some(_) if disk.failure().is_some() => DiskState::Failed,
                 None => DiskState::Failed,
-                Some(_) if free_bytes < disk.full_below_bytes || disk.has_full_index() => DiskState::Full,
                 Some(_) if disk.hangs() => DiskState::Hangs,
+                Some(_) if free_bytes < disk.full_below_bytes || disk.has_full_index() => DiskState::Full,
                 Some(_) => DiskState::Works,
             };
             reports.push(DiskReport {
@@ -334,7 +334,30 @@ fn note_better<'a>(
 mod tests {
     use super::*;
     use crate::layout::DB_DIR;
+    use disk::sim::{SimDirectory, SimDisk, SimOptions};
     use statedb::Db;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_disk_hangs_that_ended_nothing_for_long_and_still_ends_nothing_a_moment_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let stamp = RealDisk::open(dir.path(), 1).unwrap().stamp();
+        let directory = SimDirectory::new(dir.path(), SimDisk::new(SimOptions::default()), stamp);
+        let directory = Arc::new(directory);
+        let options = DatanodeOptions { disks: vec![dir.path().to_owned()], ..DatanodeOptions::default() };
+        let disks = Disks::over(vec![directory.clone()], &options).await.unwrap();
+        tokio::time::pause();
+        let check = async |seconds, state| {
+            directory.end_nothing_for(Duration::from_secs(seconds));
+            assert_eq!(disks.report()[0].state(), state, "{seconds} s");
+            tokio::time::advance(Duration::from_secs(1)).await;
+        };
+        check(30, DiskState::Works).await;
+        check(31, DiskState::Works).await;
+        check(32, DiskState::Hangs).await;
+        check(0, DiskState::Works).await;
+        check(31, DiskState::Works).await;
+    }
 
     /// A disk that is left out as broken is made up for elsewhere.
     #[tokio::test]

@@ -33,7 +33,7 @@ const ROOM_AGE: Metric =
     Metric { name: "flotilla_disk_report_age_seconds", help: "Age of the free space that SCM is told." };
 const STILL: Metric = Metric {
     name: "flotilla_disk_still_seconds",
-    help: "Time for which the disk has ended nothing of what it was asked.",
+    help: "Longest time for which a queue of the disk has had operations and ended none.",
 };
 
 const INDEX_ERRORS: Metric = Metric {
@@ -224,7 +224,7 @@ impl Datanode {
             exposition.counter(INDEX_ERRORS, &[("disk", &root)], disk.db.background_errors());
             disk.counters.stats(disk.id).expose(&root, exposition);
             exposition.gauge(ROOM_AGE, &[("disk", &root)], disk.room.age().as_secs());
-            exposition.gauge(STILL, &[("disk", &root)], disk.real.stands_still().as_secs());
+            exposition.gauge(STILL, &[("disk", &root)], disk.real.ends_nothing_for().as_secs());
         }
         exposed::expose_containers(&disks.inventory, exposition);
         exposed::expose_copies(&self.copy_stats(), exposition);

@@ -18,9 +18,9 @@ pub trait DataDirectory: Disk {
     /// refused; node 0 means "no number yet" and never contradicts.
     fn join_cluster(&self, cluster: &str, node: u64) -> Result<(), OpenDiskError>;
 
-    /// The time for which the disk has done nothing of what it was asked: operations wait or are under way,
-    /// and none has ended.
-    fn stands_still(&self) -> Duration;
+    /// The longest time for which one of the disk's queues, of reads or of changes, has had operations and
+    /// ended none. One may hang while the other goes on: what is in memory can be read.
+    fn ends_nothing_for(&self) -> Duration;
 }
 
 impl DataDirectory for RealDisk {
@@ -41,7 +41,7 @@ impl DataDirectory for RealDisk {
         RealDisk::join_cluster(self, cluster, node)
     }
 
-    fn stands_still(&self) -> Duration {
-        RealDisk::stands_still(self)
+    fn ends_nothing_for(&self) -> Duration {
+        RealDisk::ends_nothing_for(self)
     }
 }

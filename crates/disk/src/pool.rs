@@ -67,8 +67,8 @@ impl Pool {
         self.gate.enter(kind, move |room| push(&shared, kind, job, room), result)
     }
 
-    pub(crate) fn stands_still(&self) -> Duration {
-        self.shared.lock().queue.stands_still()
+    pub(crate) fn ends_nothing_for(&self) -> Duration {
+        self.shared.lock().queue.ends_nothing_for()
     }
 }
 

@@ -65,8 +65,8 @@ impl<T> Queue<T> {
         lane.still_since = lane.has_any().then(Instant::now);
     }
 
-    /// The time for which operations of a kind have waited or been under way, and none has ended.
-    pub(crate) fn stands_still(&self) -> Duration {
+    /// The longest time for which there have been operations of a kind and none has ended.
+    pub(crate) fn ends_nothing_for(&self) -> Duration {
         let since = [&self.reads, &self.changes].into_iter().filter_map(|lane| lane.still_since).min();
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -76,10 +76,11 @@ impl<T> Queue<T> {
         [&self.reads, &self.changes].into_iter().map(|lane| lane.waiting.len().min(lane.free)).sum()
     }
 
+    /// Drops what waits. Nothing is waited for any more: what is under way may never end.
     pub(crate) fn clear(&mut self) {
         for lane in [&mut self.reads, &mut self.changes] {
             lane.waiting.clear();
-            lane.still_since = lane.still_since.filter(|_| lane.has_any());
+            lane.still_since = None;
         }
     }
 
@@ -154,13 +155,12 @@ mod tests {
         Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap()
     }
 
-    /// A queue stands still while none of a kind ends, whatever comes to wait, and whatever the other kind
-    /// does.
+    /// Whatever comes to wait, and whatever the other kind does.
     #[tokio::test(start_paused = true)]
-    async fn a_queue_stands_still_from_what_began_or_ended_last() {
+    async fn a_queue_ends_nothing_since_what_began_or_ended_last() {
         let second = Duration::from_secs(1);
         let mut queue = Queue::new(Slots { reads: 1, changes: 2 });
-        let check = |queue: &Queue<()>, seconds: u32| assert_eq!(queue.stands_still(), seconds * second);
+        let check = |queue: &Queue<()>, seconds: u32| assert_eq!(queue.ends_nothing_for(), seconds * second);
         tokio::time::sleep(second).await;
         check(&queue, 0);
         queue.push(Kind::Change, (), room());

@@ -152,9 +152,9 @@ impl RealDisk {
         &self.inner.root
     }
 
-    pub(crate) fn stands_still(&self) -> Duration {
-        let of_ring = self.inner.ring.as_ref().map_or(Duration::ZERO, Ring::stands_still);
-        of_ring.max(self.inner.pool.stands_still())
+    pub(crate) fn ends_nothing_for(&self) -> Duration {
+        let of_ring = self.inner.ring.as_ref().map_or(Duration::ZERO, Ring::ends_nothing_for);
+        of_ring.max(self.inner.pool.ends_nothing_for())
     }
 
     pub fn stamp(&self) -> Stamp {

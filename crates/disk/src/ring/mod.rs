@@ -126,8 +126,8 @@ impl Ring {
         self.gate.enter(kind, move |room| shared.push(next, caller, room), result)
     }
 
-    pub(crate) fn stands_still(&self) -> Duration {
-        self.shared.lock().queue.stands_still()
+    pub(crate) fn ends_nothing_for(&self) -> Duration {
+        self.shared.lock().queue.ends_nothing_for()
     }
 }
 

@@ -18,6 +18,8 @@ pub struct SimDirectory {
     disk: SimDisk,
     stamp: Arc<Mutex<Stamp>>,
     databases_made: Arc<AtomicU64>,
+    /// The time for which it says that it has ended nothing. It ends everything.
+    ends_nothing_ms: Arc<AtomicU64>,
 }
 
 /// The name of a file by which RocksDB's own directories are known.
@@ -32,12 +34,18 @@ impl SimDirectory {
             disk,
             stamp: Arc::new(Mutex::new(stamp)),
             databases_made: Arc::default(),
+            ends_nothing_ms: Arc::default(),
         }
     }
 
     /// The same directory after its disk crashed.
     pub fn over(&self, disk: SimDisk) -> SimDirectory {
         SimDirectory { disk, ..self.clone() }
+    }
+
+    /// Has it say that it has ended nothing for so long.
+    pub fn end_nothing_for(&self, time: Duration) {
+        self.ends_nothing_ms.store(time.as_millis() as u64, Ordering::Relaxed);
     }
 
     pub fn disk(&self) -> &SimDisk {
@@ -85,9 +93,8 @@ impl DataDirectory for SimDirectory {
         Ok(())
     }
 
-    /// No simulated disk stands still.
-    fn stands_still(&self) -> Duration {
-        Duration::ZERO
+    fn ends_nothing_for(&self) -> Duration {
+        Duration::from_millis(self.ends_nothing_ms.load(Ordering::Relaxed))
     }
 }
 

@@ -171,7 +171,7 @@ fn of_replica(
         );
     }
     if known.on_failing_disks.contains(&node) {
-        return Some(DiscardStanding::troubled("the disk of its replica there does not work", node));
+        return Some(DiscardStanding::troubled("the disk of its replica there has failed or hangs", node));
     }
     let why = match known.quality(replica) {
         Quality::Good if replica.released => return None,

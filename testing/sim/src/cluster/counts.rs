@@ -5,6 +5,7 @@ counts!(
     blocks,
     blocks_filed,
     blocks_gone,
+    gone_checked,
     chunks,
     chunks_repeated,
     reads,

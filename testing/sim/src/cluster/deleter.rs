@@ -7,8 +7,8 @@ use super::view::{View, Views};
 use crate::services::ScmCalls;
 use disk::sim::Random;
 use proto::scm::{
-    ContainerInfo, ContainerState, DatanodeInfo, DiscardBlocksRequest, DiscardProgress, NodeState,
-    ReplicaState, UnusedBlocks,
+    ContainerInfo, ContainerState, DiscardBlocksRequest, DiscardProgress, NodeState, ReplicaState,
+    UnusedBlocks,
 };
 use rpc::Connector;
 use std::collections::BTreeMap;
@@ -94,20 +94,12 @@ impl Deleter {
         let names: Vec<BlockName> = written.iter().map(|written| written.block).collect();
         self.ledger.event(format_args!("gone: {names:?}"));
         self.ledger.gone(&names);
-        let Some(info) = view.and_then(|view| view.containers.iter().find(|it| it.container == container.0))
-        else {
-            return;
-        };
-        // Who was not heard for long may have been dead when SCM called it gone, and back by now.
-        let heard_ms = self.dead_after.saturating_sub(VIEW_AGE_MAX).as_millis() as u64;
-        let is_heard = |datanode: &&DatanodeInfo| datanode.last_heartbeat_age_ms < heard_ms;
-        let heard = view.into_iter().flat_map(|view| &view.datanodes).filter(is_heard);
-        let heard: Vec<&String> = heard.map(|datanode| &datanode.address).collect();
-        let holders =
-            holders(info).into_iter().filter(|address| heard.contains(&address)).collect::<Vec<_>>();
+        let Some(view) = view else { return };
+        let holders = holders_heard(view, container, self.dead_after.saturating_sub(VIEW_AGE_MAX));
         for written in written.iter().take(2) {
             for address in &holders {
                 let way = Way { connector: &*self.connector, cluster: &self.cluster, address };
+                self.ledger.count(|counts| counts.gone_checked += 1);
                 if read_checked(&way, &self.ledger, written, 0, written.length).await.is_ok() {
                     let block = written.block;
                     self.ledger.fail(format!("block {block} was called gone, and {address} still has it"));
@@ -115,6 +107,17 @@ impl Deleter {
             }
         }
     }
+}
+
+/// Those of [`holders`] that SCM had heard within this time: the others may have been dead a moment later, and
+/// be back by now.
+fn holders_heard(view: &View, container: ContainerId, within: Duration) -> Vec<String> {
+    let is_heard = |address: &String| {
+        let mut datanodes = view.datanodes.iter().filter(|datanode| datanode.address == *address);
+        datanodes.any(|datanode| Duration::from_millis(datanode.last_heartbeat_age_ms) < within)
+    };
+    let info = view.containers.iter().find(|info| info.container == container.0);
+    info.map(holders).unwrap_or_default().into_iter().filter(is_heard).collect()
 }
 
 /// The nodes that are not dead and have a replica of a container that was closed.
@@ -141,4 +144,48 @@ pub(super) fn unequal(info: &ContainerInfo) -> Option<String> {
     (is_closed && discarded.len() > 1).then(|| {
         format!("replicas of container {} have discarded different blocks: {discarded:?}", info.container)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::scm::{
+        ClusterStatus, ContainerReplica, DatanodeInfo, ListOmsResponse, NodeAddress, ReplicaInfo,
+    };
+
+    #[test]
+    fn who_may_have_been_dead_is_not_asked_for_what_is_gone() {
+        let nodes =
+            [(NodeState::NodeHealthy, 100), (NodeState::NodeStale, 3900), (NodeState::NodeStale, 4000)];
+        let address = |number: usize| format!("dn{number}:1");
+        let state = ReplicaState::ReplicaClosed as i32;
+        let replica = |(number, (node, _)): (usize, &(NodeState, u64))| ReplicaInfo {
+            node: Some(NodeAddress { address: address(number), ..Default::default() }),
+            node_state: *node as i32,
+            replica: Some(ContainerReplica { state, ..Default::default() }),
+            ..Default::default()
+        };
+        let datanode = |(number, (_, age)): (usize, &(NodeState, u64))| DatanodeInfo {
+            address: address(number),
+            last_heartbeat_age_ms: *age,
+            ..Default::default()
+        };
+        let container = ContainerInfo {
+            container: 7,
+            state: ContainerState::ContainerClosed as i32,
+            replicas: nodes.iter().enumerate().map(replica).collect(),
+            ..Default::default()
+        };
+        let view = View {
+            asked_at: Duration::ZERO,
+            status: ClusterStatus::default(),
+            datanodes: nodes.iter().enumerate().map(datanode).collect(),
+            pipelines: Vec::new(),
+            containers: vec![container],
+            oms: ListOmsResponse::default(),
+        };
+        let heard = |container| holders_heard(&view, ContainerId(container), Duration::from_secs(4));
+        assert_eq!(heard(7), ["dn0:1", "dn1:1"]);
+        assert_eq!(heard(8), Vec::<String>::new());
+    }
 }

@@ -1,4 +1,4 @@
-//! Containers that lack a good replica while SCM says nothing of it: for a while it may not know.
+//! Closed containers that lack a replica while SCM says nothing of it: for a while it may not know.
 
 use super::view::View;
 use proto::scm::{ContainerInfo, ContainerState, NodeState, ReplicaInfo, ReplicaState};

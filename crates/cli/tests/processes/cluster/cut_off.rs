@@ -1,7 +1,7 @@
 use super::detour::Way;
 use super::harness::{DATANODES, Drill, REPAIRED_WITHIN, Setup, Shown};
 use crate::drills::assert_all_there;
-use proto::scm::NodeState;
+use proto::scm::{NodeState, PipelineState};
 use std::time::{Duration, Instant};
 
 /// Silence alone changes nothing in this drill, and a place where members stood still is a bad one for as
@@ -22,7 +22,9 @@ pub(super) async fn run() -> Shown {
     let drill = Drill::start(Setup { detours, dead_after: DEAD_AFTER, ..Setup::default() }).await;
     let writers = drill.load().await;
     let node = drill.node_at(0).await;
+    let before = newest(&drill).await;
     let processes: Vec<u32> = drill.cluster.datanodes.iter().map(|datanode| datanode.pid()).collect();
+    let live = drill.in_state(PipelineState::PipelineOpen).await.len() as u64;
     ways[0].break_for(processes[1..].iter().copied());
     ways[1..].iter().for_each(|way| way.break_for([processes[0]]));
     let cut = Instant::now();
@@ -31,9 +33,11 @@ pub(super) async fn run() -> Shown {
     let replaced = cut.elapsed();
     assert!(ways.iter().all(|way| way.held() > 0), "nobody went the broken paths: this shows nothing");
 
-    let before = newest(&drill).await;
+    let replaced_by = newest(&drill).await;
+    let made = replaced_by - before;
+    assert!(made <= live, "{made} pipelines were made in place of some of {live}");
     tokio::time::sleep(WATCHED_FOR).await;
-    let made = newest(&drill).await - before;
+    let made = newest(&drill).await - replaced_by;
     assert_eq!(made, 0, "pipelines close and are made anew: {:?}", drill.pipelines().await);
     assert_eq!(without().await, Ok(()));
     assert_eq!(drill.state_of(node).await, NodeState::NodeHealthy, "SCM hears it as before");
