@@ -109,8 +109,8 @@ impl Deleter {
     }
 }
 
-/// Those of [`holders`] that SCM had heard within this time: the others may have been dead a moment later, and
-/// be back by now.
+/// Those of [`holders`] that SCM had heard within this time: the others may have been dead a moment later,
+/// and be back by now.
 fn holders_heard(view: &View, container: ContainerId, within: Duration) -> Vec<String> {
     let is_heard = |address: &String| {
         let mut datanodes = view.datanodes.iter().filter(|datanode| datanode.address == *address);
