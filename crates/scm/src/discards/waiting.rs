@@ -56,9 +56,8 @@ impl Waiting {
     /// is forgotten: a replica may have come back with blocks that only those had discarded that have left.
     pub(super) fn take_counted(&mut self, now: &[(NodeId, &[u8])]) {
         let mut pairs = self.counted.iter().zip(now);
-        let is_same =
-            |((node, disk), now): (&(NodeId, Vec<u8>), &(NodeId, &[u8]))| (*node, &disk[..]) == *now;
-        if self.counted.len() != now.len() || !pairs.all(is_same) {
+        let is_same = pairs.all(|(before, now)| before.0 == now.0 && before.1 == now.1);
+        if !is_same || self.counted.len() != now.len() {
             self.counted = now.iter().map(|(node, disk)| (*node, disk.to_vec())).collect();
             self.gone.clear();
             self.portion = None;
