@@ -2,8 +2,8 @@
 //! right.
 //!
 //! The first ten are tests too, two at a time: most of a drill is waiting for deadlines, but they are many
-//! processes; the last two are tests of lights. The others, mostly of two harms at once, wait for longer. `./dev drill cluster [--repeat N]
-//! [--only NAME]` runs them again and again.
+//! processes; the last two are tests of lights. The others, mostly of two harms at once, wait for longer.
+//! `./dev drill cluster [--repeat N] [--only NAME]` runs them again and again.
 
 mod bad_disk;
 mod broken_path;

@@ -268,18 +268,8 @@ fn in_doubt_nothing_is_discarded() {
 
 #[test]
 fn the_dead_are_not_waited_for_and_take_what_was_discarded_when_they_come_back() {
-    let mut played = Played::closed();
-    played.now += Duration::from_secs(10);
-    (1..=2).for_each(|node| played.hear(node, Some(good())));
     let blocks = names(1..4);
-    assert_eq!(played.state(&blocks), DiscardState::DiscardUnderWay);
-    played.look();
-    let [Heard::Discard(portion, 3)] = played.heard(1)[..] else { panic!("{:?}", played.heard(1)) };
-    for node in [1, 2] {
-        played.hear(node, Some(discarded(3, 5)));
-        played.done(node, portion);
-    }
-    played.look();
+    let mut played = gone_unheard(&blocks);
     assert_eq!(played.state(&blocks), DiscardState::DiscardGone);
 
     played.hear(3, Some(good()));

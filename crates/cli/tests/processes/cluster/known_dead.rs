@@ -8,8 +8,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(60);
 /// has that nobody found dead.
 const KNOWN_WITHIN: Duration = Duration::from_secs(40);
 
-/// A datanode is dead when SCM's leader is killed: the next one knows that, and need not wait as long
-/// again.
+/// A datanode is dead when SCM's leader is killed: the next one knows that, and need not wait as long again.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup { scms: 3, dead_after: DEAD_AFTER, ..Setup::default() }).await;
     let writers = drill.load().await;
