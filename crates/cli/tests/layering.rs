@@ -285,6 +285,29 @@ fn one_file_of_the_datanode_walks_containers() {
     assert_eq!(walks.collect::<Vec<_>>(), ["container_reader.rs"]);
 }
 
+/// Services that a call reaches without its cluster's name, or whose guard is elsewhere.
+const WITHOUT_A_GUARD_HERE: [(&str, &str); 3] = [
+    ("flotilla-cli", "logging/service.rs"), // a process is asked for its log whatever it belongs to
+    ("flotilla-datanode", "node.rs"),       // `service/mod.rs` `into_server` has it
+    ("flotilla-raft", "host.rs"), // each message names the cluster, and its group compares: `open_groups.rs`
+];
+
+#[test]
+fn every_service_stands_behind_the_guard_of_its_cluster() {
+    let mut without = Vec::new();
+    for (name, src) in circles::crates() {
+        for (path, text) in circles::sources(src.as_ref()) {
+            let added = text.lines().filter(|line| line.contains(".add_service("));
+            if added.filter(|line| !line.contains(".in_front_of(")).count() > 0 {
+                without.push((name.clone(), path));
+            }
+        }
+    }
+    without.sort();
+    let known = WITHOUT_A_GUARD_HERE.map(|(name, path)| (name.to_owned(), path.to_owned()));
+    assert_eq!(without, known);
+}
+
 fn check_planted(from: &str, to: &str, dev: bool, refused: bool) {
     let (crates, mut edges) = workspace_edges();
     edges.retain(|e| !(e.from == from && e.to == to));

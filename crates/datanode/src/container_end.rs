@@ -15,6 +15,7 @@
 
 use crate::index::records::ContainerState;
 use crate::layout::{OWNERS_DIR, container_dir};
+use crate::verdict::condemns;
 use anyhow::{Context, ensure};
 use bytes::{Buf, BufMut};
 use disk::{Disk, RecordFile};
@@ -55,6 +56,26 @@ impl ContainerEnd {
         let path = format!("{}/{FILE_NAME}", container_dir(container));
         let decode = |fields: &[u8]| decode(fields, container).map_err(|failure| failure.to_string());
         FILE.read(disk, &path, decode).await.context("read how a container ended")
+    }
+
+    /// The end of a container, of which one that is damaged says as little as none: for those who know it
+    /// from elsewhere, or do without.
+    pub(crate) async fn read_unless_damaged(
+        disk: &dyn Disk,
+        container: ContainerId,
+    ) -> anyhow::Result<Option<ContainerEnd>> {
+        match ContainerEnd::read(disk, container).await {
+            Err(failure) if condemns(&failure) => Ok(None),
+            read => read,
+        }
+    }
+
+    /// Whether the container has an end, be it damaged.
+    pub(crate) async fn is_there(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<bool> {
+        match ContainerEnd::read(disk, container).await {
+            Err(failure) if condemns(&failure) => Ok(true),
+            read => Ok(read?.is_some()),
+        }
     }
 
     /// Writes the end, durably on return; a crash before leaves what was there, or this.

@@ -6,6 +6,7 @@ use crate::container_end::{self, ContainerEnd};
 use crate::hash::ContainerHash;
 use crate::index::{Facts, Mark, Terms};
 use crate::layout::{INCOMING_DIR, OWNERS_DIR};
+use crate::verdict::condemns;
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use disk::Disk;
@@ -224,18 +225,16 @@ impl ContainerReader {
     /// The fault of a container that is over and does not end as it must; to be asked at the end. `None`
     /// where all is well.
     pub(crate) async fn wrong_end(&self) -> anyhow::Result<Option<String>> {
-        let alone = self.alone().await?;
+        let alone = match ContainerEnd::read(&*self.disk, self.container).await {
+            Err(failure) if condemns(&failure) => return Ok(Some(format!("{failure:#}"))),
+            read => read?,
+        };
         let Contents { last, end, .. } = &self.contents;
         let is_whole = end.as_ref().is_some_and(|end| container_end::is_whole(end, *last, alone));
         Ok((!is_whole).then(|| match end {
             Some(end) => format!("container {} is closed, but: {end:?}", self.container),
             None => format!("container {} was not read to its end", self.container),
         }))
-    }
-
-    /// The end of the container, if no roll that is known to be committed ended it.
-    pub(crate) async fn alone(&self) -> anyhow::Result<Option<ContainerEnd>> {
-        ContainerEnd::read(&*self.disk, self.container).await
     }
 }
 
@@ -351,6 +350,8 @@ mod tests {
         let last = records.last().map(|record| record.walked.meta.id);
         ContainerEnd::closed(last).write(&*disk, SECOND).await.unwrap();
         check(SECOND, Reading::Whole, true, None).await;
+        left.flip("containers/0000000000000065/end", 20);
+        check(SECOND, Reading::Whole, true, Some("how a container ended")).await;
     }
 
     #[tokio::test]

@@ -17,11 +17,15 @@ use std::sync::atomic::AtomicBool;
 use tracing::{error, info};
 use types::{ContainerId, DiskId, NodeId};
 
+/// The most that is told of why a disk failed: every heartbeat has it, and SCM takes 1024 bytes, which four
+/// times this may be.
+const WHY_CHARS_MAX: usize = 250;
+
 /// All disks of the node.
 pub(crate) struct Disks {
     pub open: Vec<Arc<DatanodeDisk>>,
-    /// The disks that could not be opened, as far as their id is known.
-    failed: Vec<DiskId>,
+    /// The disks that could not be opened, as far as their id is known, and why.
+    failed: Vec<(DiskId, String)>,
     pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
     /// The memory for what the logs of all disks keep, and for what others hold beside that.
@@ -104,11 +108,11 @@ impl Disks {
                 Ok(disk) => disks.open.push(Arc::new(disk)),
                 Err(failure) if stops_the_node(&failure) => return Err(failure),
                 Err(failure) => {
-                    error!(disk = %path.display(), error = format!("{failure:#}"), "disk cannot be used; going on without it");
+                    let why = format!("{failure:#}");
+                    error!(disk = %path.display(), error = why, "disk cannot be used; going on without it");
                     disks.unusable.push(path.clone());
-                    disks
-                        .failed
-                        .extend(stamps.iter().find(|(of, _)| of == path).map(|(_, stamp)| stamp.disk));
+                    let stamp = stamps.iter().find(|(of, _)| of == path).map(|(_, stamp)| stamp);
+                    disks.failed.extend(stamp.map(|stamp| (stamp.disk, why)));
                 }
             }
         }
@@ -222,12 +226,13 @@ impl Disks {
             let space = disk.room.get();
             let (capacity_bytes, free_bytes) =
                 space.map_or((0, 0), |space| (space.capacity_bytes, space.free_bytes));
-            let state = match space {
-                Some(_) if disk.failure().is_some() => DiskState::Failed,
-                None => DiskState::Failed,
-                Some(_) if disk.hangs() => DiskState::Hangs,
-                Some(_) if free_bytes < disk.full_below_bytes || disk.has_full_index() => DiskState::Full,
-                Some(_) => DiskState::Works,
+            let no_word = || space.is_none().then(|| "it cannot say how much room it has".to_owned());
+            let failure = disk.failure().or_else(no_word);
+            let state = match failure {
+                Some(_) => DiskState::Failed,
+                None if disk.hangs() => DiskState::Hangs,
+                None if free_bytes < disk.full_below_bytes || disk.has_full_index() => DiskState::Full,
+                None => DiskState::Works,
             };
             reports.push(DiskReport {
                 disk: uuid_bytes(disk.id.0),
@@ -235,12 +240,14 @@ impl Disks {
                 free_bytes,
                 state: state as i32,
                 kept_bytes: disk.full_below_bytes,
+                why: failure.as_deref().map(beginning).unwrap_or_default(),
             });
         }
         let failed = self.failed.iter();
-        reports.extend(failed.map(|id| DiskReport {
+        reports.extend(failed.map(|(id, why)| DiskReport {
             disk: uuid_bytes(id.0),
             state: DiskState::Failed as i32,
+            why: beginning(why),
             ..DiskReport::default()
         }));
         reports
@@ -254,6 +261,11 @@ impl Disks {
             }
         }
     }
+}
+
+/// The part of a reason that is told, in a line.
+fn beginning(why: &str) -> String {
+    why.chars().take(WHY_CHARS_MAX).map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
 
 /// Reads the stamps there are. What cannot be read is left for opening to report.
@@ -333,10 +345,13 @@ fn note_better<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::keys;
     use crate::layout::DB_DIR;
     use disk::sim::{SimDirectory, SimDisk, SimOptions};
+    use rocksdb::WriteOptions;
     use statedb::Db;
     use std::time::Duration;
+    use types::PipelineId;
 
     #[tokio::test]
     async fn a_disk_hangs_that_ended_nothing_for_long_and_still_ends_nothing_a_moment_later() {
@@ -357,6 +372,29 @@ mod tests {
         check(32, DiskState::Hangs).await;
         check(0, DiskState::Works).await;
         check(31, DiskState::Works).await;
+    }
+
+    #[tokio::test]
+    async fn a_disk_whose_index_opens_and_cannot_be_listed_is_failed_and_says_why() {
+        for row in [keys::pipeline_spec(PipelineId(7)), keys::container(ContainerId(7))] {
+            let (bad, good) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let paths = vec![bad.path().to_owned(), good.path().to_owned()];
+            paths.iter().for_each(|path| drop(RealDisk::open(path, 1).unwrap()));
+            let db = Db::open(&bad.path().join(DB_DIR), &statedb::DbOptions::default()).unwrap();
+            db.rocks().put_opt(row, "no record", &WriteOptions::default()).unwrap();
+            drop(db);
+            let disks = Disks::open(&DatanodeOptions { disks: paths, ..Default::default() }).await.unwrap();
+            let [good, bad] = &disks.report()[..] else { panic!("two disks report") };
+            assert_eq!((good.state(), good.why.as_str()), (DiskState::Works, ""));
+            assert_eq!(bad.state(), DiskState::Failed);
+            assert!(bad.why.starts_with("read the block index of "), "{}", bad.why);
+        }
+    }
+
+    #[test]
+    fn no_heartbeat_grows_by_why_a_disk_failed() {
+        assert_eq!(beginning(&"ä".repeat(1000)), "ä".repeat(WHY_CHARS_MAX));
+        assert_eq!(beginning("a\nb"), "a b");
     }
 
     /// A disk that is left out as broken is made up for elsewhere.

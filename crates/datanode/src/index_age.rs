@@ -95,7 +95,7 @@ pub(crate) async fn containers_without_row(
     let mut found = Vec::new();
     for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
         let container = ContainerId(owner.0);
-        if listed.contains(&container) || is_copy(disk, container).await {
+        if listed.contains(&container) || is_copy(disk, container).await? {
             continue;
         }
         match pipeline_in(disk, container).await {
@@ -108,9 +108,12 @@ pub(crate) async fn containers_without_row(
     Ok(found)
 }
 
-/// Whether a container came from another node; one whose file `imported` cannot be read may have.
-pub(crate) async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> bool {
-    !matches!(imported_file::read(&**disk, &container_dir(container)).await, Ok(None))
+/// Whether a container came from another node; one whose file `imported` is damaged did.
+pub(crate) async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<bool> {
+    match imported_file::read(&**disk, &container_dir(container)).await {
+        Err(failure) if condemns(&failure) => Ok(true),
+        read => Ok(read?.is_some()),
+    }
 }
 
 /// The pipeline of the container's first record; `None` where it has no whole one.

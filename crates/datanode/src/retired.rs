@@ -140,8 +140,8 @@ impl Retired {
             Ok(index.container(open)?.is_some_and(is_end).then_some(open))
         });
         let Some(open) = open.await? else { return Ok(None) };
-        let alone = ContainerEnd::read(&**self.disk.space.disk(), open).await?;
-        Ok(alone.is_none().then_some(open))
+        let is_closed_by_scm = ContainerEnd::is_there(&**self.disk.space.disk(), open).await?;
+        Ok((!is_closed_by_scm).then_some(open))
     }
 
     /// Applies what the log has and the index has not; answers where it ends. Where the replica's creation
@@ -261,7 +261,8 @@ impl Retired {
                 continue;
             }
             let end = ContainerEnd { state, last, committed };
-            if ContainerEnd::read(&**self.disk.space.disk(), container).await? != Some(end) {
+            let disk = &**self.disk.space.disk();
+            if ContainerEnd::read_unless_damaged(disk, container).await? != Some(end) {
                 unread.extend(last.map(|last| (container, last)));
             }
         }
@@ -432,7 +433,7 @@ impl Retired {
         }
         let end = ContainerEnd { state, last, committed };
         let disk = self.disk.space.disk();
-        if ContainerEnd::read(&**disk, container).await? != Some(end) {
+        if ContainerEnd::read_unless_damaged(&**disk, container).await? != Some(end) {
             end.write(&**disk, container).await?;
         }
         Ok(())

@@ -53,12 +53,15 @@ struct State {
     place: Place,
 }
 
-/// The first bytes of a connection, which tell the two versions of HTTP apart.
+/// The first bytes of a connection, which tell the two versions of HTTP apart: what hyper takes for HTTP/2 is
+/// the whole preface, and whatever differs from it in one byte is the head of a request.
 #[derive(Debug, Default)]
 struct Beginning {
-    bytes: [u8; 3],
+    bytes: [u8; PREFACE.len()],
     known: usize,
 }
+
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl Beginning {
     fn take(&mut self, bytes: &[u8]) {
@@ -69,12 +72,11 @@ impl Beginning {
 
     /// Whether the connection may be one of HTTP/2: nothing that came so far says otherwise.
     fn may_be_http2(&self) -> bool {
-        b"PRI".starts_with(&self.bytes[..self.known])
+        PREFACE.starts_with(&self.bytes[..self.known])
     }
 
-    /// Whether the connection is one of HTTP/2, whose preface begins with what is no method of HTTP/1.
     fn is_http2(&self) -> bool {
-        self.bytes == *b"PRI"
+        self.bytes == *PREFACE
     }
 }
 

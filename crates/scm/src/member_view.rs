@@ -32,6 +32,8 @@ pub(crate) struct MemberView<'a> {
     pub(crate) said: Option<&'a PipelineReport>,
     /// Whether the member's disk is there and works; `None` if its node has said nothing yet.
     pub(crate) disk_works: Option<bool>,
+    /// The reason why its disk is there and does not work, as its node tells it.
+    pub(crate) disk_why: Option<&'a str>,
     pub(crate) disk_is_full: bool,
     /// The time for which the member has been behind without coming on.
     pub(crate) stands_still: Duration,
@@ -55,7 +57,10 @@ impl<'a> PipelineView<'a> {
             return None;
         }
         if view.disk_works == Some(false) {
-            return Some(format!("its disk on node {node} failed or is missing"));
+            return Some(match view.disk_why {
+                None => format!("its disk on node {node} is missing"),
+                Some(why) => format!("its disk on node {node} failed: {why}"),
+            });
         }
         match view.said {
             None => Some(format!("node {node} does not have it")),
@@ -130,6 +135,7 @@ impl<'a> MemberView<'a> {
             is_silent: state != NodeState::NodeHealthy && could_have_spoken,
             said: nodes.member_report(record, member),
             disk_works: nodes.disk_works(node, &member.disk),
+            disk_why: nodes.disk_why(node, &member.disk),
             disk_is_full: is_full,
             stands_still: nodes.stands_still(record, member),
         }

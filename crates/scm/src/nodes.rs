@@ -374,6 +374,12 @@ impl Nodes {
         Some(report.disks.iter().any(|here| here.disk == disk && here.state() != DiskState::Failed))
     }
 
+    /// The reason why a disk that is there does not work, as the node tells it.
+    pub(crate) fn disk_why(&self, node: NodeId, disk: &[u8]) -> Option<&str> {
+        let failed = |here: &&DiskReport| here.disk == disk && here.state() == DiskState::Failed;
+        self.disks(node).iter().find(failed).map(|here| here.why.as_str())
+    }
+
     /// Whether the node says that the disk has failed, or hangs: what is on it cannot be read for now.
     pub(crate) fn disk_is_failing(&self, node: NodeId, disk: &[u8]) -> bool {
         let fails = |state| matches!(state, DiskState::Failed | DiskState::Hangs);

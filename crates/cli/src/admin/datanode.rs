@@ -168,7 +168,14 @@ fn disks_table(datanodes: &[DatanodeInfo]) -> String {
         datanode.disks.iter().map(move |disk| disk_row(node, disk)).collect::<Vec<_>>()
     };
     let rows: Vec<_> = datanodes.iter().flat_map(of_node).collect();
-    table(["NODE", "DISK", "STATE", "FREE", "CAPACITY", "USED"], &rows)
+    let whys =
+        datanodes.iter().flat_map(|datanode| datanode.disks.iter().filter(|disk| !disk.why.is_empty()));
+    let whys: String = whys.map(|disk| format!("{}: {}\n", disk_name(disk), disk.why)).collect();
+    table(["NODE", "DISK", "STATE", "FREE", "CAPACITY", "USED"], &rows) + &whys
+}
+
+fn disk_name(disk: &DiskReport) -> String {
+    proto::disk_id(&disk.disk).map(|id| id.to_string()).unwrap_or_default()
 }
 
 fn disk_row(node: u64, disk: &DiskReport) -> [Cell; 6] {
@@ -187,7 +194,7 @@ fn disk_row(node: u64, disk: &DiskReport) -> [Cell; 6] {
     };
     [
         node.to_string().into(),
-        proto::disk_id(&disk.disk).map(|id| id.to_string()).unwrap_or_default().into(),
+        disk_name(disk).into(),
         words::cell(state),
         human_bytes(disk.free_bytes).into(),
         human_bytes(disk.capacity_bytes).into(),
@@ -198,12 +205,13 @@ fn disk_row(node: u64, disk: &DiskReport) -> [Cell; 6] {
 fn disks_to_json(datanode: &DatanodeInfo) -> Vec<Value> {
     let disk = |disk: &DiskReport| {
         json!({
-            "disk": proto::disk_id(&disk.disk).map(|id| id.to_string()).unwrap_or_default(),
+            "disk": disk_name(disk),
             "capacity_bytes": disk.capacity_bytes,
             "free_bytes": disk.free_bytes,
             "failed": disk.state() == DiskState::Failed,
             "full": disk.state() == DiskState::Full,
             "hangs": disk.state() == DiskState::Hangs,
+            "why": disk.why,
         })
     };
     datanode.disks.iter().map(disk).collect()

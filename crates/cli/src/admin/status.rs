@@ -265,7 +265,11 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
     let that = |is_meant: &dyn Fn(&DiskReport) -> bool| {
         disks().filter(|(_, disk)| is_meant(disk)).map(|(node, disk)| name(node, &disk.disk)).collect()
     };
-    let failed = that(&|disk| disk.state() == DiskState::Failed);
+    let failed = disks().filter(|(_, disk)| !works(disk)).map(|(node, disk)| match disk.why.as_str() {
+        "" => name(node, &disk.disk),
+        why => format!("{} ({why})", name(node, &disk.disk)),
+    });
+    let failed = failed.collect();
     findings.note_each(Severity::Critical, "disk-failed", "disks have failed", failed, diskinfo);
     let hanging = that(&|disk| disk.state() == DiskState::Hangs);
     findings.note_each(Severity::Warning, "disk-hanging", "disks hang", hanging, diskinfo);

@@ -20,13 +20,15 @@ use std::time::{Duration, Instant};
 use testkit::Process;
 use testkit::prometheus::Scrape;
 
-/// The numbers of each crowd, how often it comes, and for how long it stays, and stays away.
+/// The numbers of each crowd, how often it comes, for how long its coming is felt, and for how long it stays
+/// then, and stays away.
 #[derive(Clone, Copy)]
 struct Crowds {
     half_sent: usize,
     slow_readers: usize,
     idle: usize,
     rounds: usize,
+    come: Duration,
     stay: Duration,
     /// The p99 that an honest client may have beside them, as a multiple of that without them.
     p99_to_quiet_max: f64,
@@ -43,6 +45,7 @@ const IN_A_CAMPAIGN: Crowds = Crowds {
     slow_readers: 1000,
     idle: 10_000,
     rounds: 21,
+    come: Duration::from_secs(2),
     stay: Duration::from_secs(4),
     p99_to_quiet_max: 1.5,
     p99_max: Duration::from_secs(2),
@@ -53,6 +56,7 @@ const AMONG_TESTS: Crowds = Crowds {
     slow_readers: 40,
     idle: 200,
     rounds: 1,
+    come: Duration::from_millis(100),
     stay: Duration::from_millis(700),
     p99_to_quiet_max: f64::INFINITY,
     p99_max: Duration::from_secs(8),
@@ -209,7 +213,8 @@ impl Times {
     }
 }
 
-/// The measurements of one crowd: of all times that it was there, and of all just before it came.
+/// The measurements of one crowd: of all times that it was there, of all just before it came, and of all in
+/// which it had just come: a thousand who ask at once are work.
 struct Phase {
     name: &'static str,
     /// The fewest who were still there at the end of a round.
@@ -217,6 +222,7 @@ struct Phase {
     rounds: usize,
     quiet: Times,
     beside: Times,
+    just_come: Times,
     /// The longest time until the crowd was there and asked for nothing more.
     arrival: Duration,
     memory: u64,
@@ -224,23 +230,33 @@ struct Phase {
 
 impl Phase {
     fn new(name: &'static str) -> Phase {
-        let (quiet, beside) = (Times::default(), Times::default());
+        let (quiet, beside, just_come) = Default::default();
         let (strangers, rounds, arrival, memory) = (usize::MAX, 0, Duration::ZERO, 0);
-        Phase { name, strangers, rounds, quiet, beside, arrival, memory }
+        Phase { name, strangers, rounds, quiet, beside, just_come, arrival, memory }
     }
 
-    /// A percentile beside the crowd, as a multiple of that without it.
-    fn to_quiet(&self, percent: usize) -> f64 {
-        let [quiet, beside] = [&self.quiet, &self.beside].map(|times| times.percentile(percent));
-        beside.as_secs_f64() / quiet.as_secs_f64()
+    /// A percentile of some requests, as a multiple of that without the crowd.
+    fn to_quiet(&self, times: &Times, percent: usize) -> f64 {
+        let [quiet, times] = [&self.quiet, times].map(|times| times.percentile(percent));
+        times.as_secs_f64() / quiet.as_secs_f64()
     }
 }
 
 struct Drill {
     store: Store,
     honest: Honest,
+    come: Duration,
     stay: Duration,
     phases: Vec<Phase>,
+}
+
+/// Has a crowd go on with what it does until some moment.
+async fn lean(crowd: &mut Crowd, until: Instant) {
+    while Instant::now() < until {
+        crowd.go_on();
+        let left = until.saturating_duration_since(Instant::now());
+        tokio::time::sleep(Duration::from_secs(1).min(left)).await;
+    }
 }
 
 impl Drill {
@@ -259,25 +275,24 @@ impl Drill {
             let from = Instant::now();
             let mut crowd = come().await;
             self.store.at_rest().await;
-            let begun = Instant::now();
+            let there = Instant::now();
             self.store.assert_ready(name).await;
-            while begun.elapsed() < self.stay {
-                crowd.go_on();
-                let left = self.stay.saturating_sub(begun.elapsed());
-                tokio::time::sleep(Duration::from_secs(1).min(left)).await;
-            }
+            lean(&mut crowd, there + self.come).await;
+            phase.just_come.add(self.window(name, there).await);
+            let begun = Instant::now();
+            lean(&mut crowd, begun + self.stay).await;
             phase.beside.add(self.window(name, begun).await);
             self.store.assert_ready(name).await;
             phase.rounds += 1;
             phase.strangers = phase.strangers.min(crowd.staying());
-            phase.arrival = phase.arrival.max(begun - from);
+            phase.arrival = phase.arrival.max(there - from);
             phase.memory = phase.memory.max(memory(&self.store.gateway, "VmRSS:"));
             drop(crowd);
             self.settle(files_before).await;
         }
         println!(
             "{name}: p99 is {:.2} times what it is without them, in {rounds} rounds",
-            phase.to_quiet(99)
+            phase.to_quiet(&phase.beside, 99)
         );
         self.phases.push(phase);
     }
@@ -349,7 +364,7 @@ async fn run(crowds: Crowds) -> Map<String, Value> {
     let store = Store::start(dir.path()).await;
     let idle = affordable(&store.gateway, crowds.idle);
     let honest = Honest::start(store.s3.clone());
-    let mut drill = Drill { store, honest, stay: crowds.stay, phases: Vec::new() };
+    let mut drill = Drill { store, honest, come: crowds.come, stay: crowds.stay, phases: Vec::new() };
     let (address, s3) = (drill.store.s3_address.clone(), drill.store.s3.clone());
 
     drill.store.assert_ready("before anybody comes").await;
@@ -385,7 +400,7 @@ async fn run(crowds: Crowds) -> Map<String, Value> {
         let (name, slowest) = (phase.name, phase.beside.percentile(99));
         assert!(slowest <= crowds.p99_max, "{name}: the 99th percentile is {slowest:?}");
         // Who throws garbage without a pause is work, and takes his share of the processors.
-        let ratio = phase.to_quiet(99);
+        let ratio = phase.to_quiet(&phase.beside, 99);
         assert!(
             ratio <= crowds.p99_to_quiet_max || name == "garbage",
             "{name}: p99 is {ratio:.2} times what it is without them, {} are allowed: {}",
@@ -408,8 +423,9 @@ fn figures(phases: &[Phase], memory: [u64; 3], files: [[usize; 2]; 2]) -> Map<St
         let (requests, rounds) = (phase.beside.0.len(), phase.rounds);
         let shown = json!({
             "strangers": phase.strangers, "rounds": rounds, "honest_requests": requests,
-            "p50_ms": p50, "quiet_p50_ms": quiet_p50, "p50_to_quiet": rounded(phase.to_quiet(50)),
-            "p99_ms": p99, "quiet_p99_ms": quiet_p99, "p99_to_quiet": rounded(phase.to_quiet(99)),
+            "p50_ms": p50, "quiet_p50_ms": quiet_p50, "p50_to_quiet": rounded(phase.to_quiet(&phase.beside, 50)),
+            "p99_ms": p99, "quiet_p99_ms": quiet_p99, "p99_to_quiet": rounded(phase.to_quiet(&phase.beside, 99)),
+            "just_come_p99_to_quiet": (!phase.just_come.0.is_empty()).then(|| rounded(phase.to_quiet(&phase.just_come, 99))),
             "arrival_s": (phase.arrival.as_secs_f64() * 10.0).round() / 10.0, "gateway_rss_mib": phase.memory >> 20,
         });
         figures.insert(phase.name.to_owned(), shown);

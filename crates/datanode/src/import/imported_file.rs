@@ -11,7 +11,7 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use disk::{Disk, RecordFile};
+use disk::{Disk, ReadRecordError, RecordFile};
 use prost::Message;
 use proto::datanode::ContainerManifest;
 
@@ -25,6 +25,11 @@ const FILE: RecordFile = RecordFile::of_message(b"FLim", 1, MANIFEST_BYTES_MAX);
 pub(crate) async fn read(disk: &dyn Disk, dir: &str) -> anyhow::Result<Option<ContainerManifest>> {
     let decode = |bytes: &[u8]| ContainerManifest::decode(bytes).map_err(|error| error.to_string());
     FILE.read(disk, &format!("{dir}/{FILE_NAME}"), decode).await.context("read a manifest")
+}
+
+/// Whether a manifest was read, and is damaged: any other failure leaves open whether there is one.
+pub(crate) fn is_damaged(failure: &anyhow::Error) -> bool {
+    matches!(failure.downcast_ref(), Some(ReadRecordError::Damaged { .. }))
 }
 
 /// Writes a manifest, durably, into a directory that is there.

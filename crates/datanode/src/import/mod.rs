@@ -17,6 +17,7 @@ pub(crate) mod manifest;
 
 use crate::index::Index;
 use crate::layout::{OWNERS_DIR, container_dir};
+use crate::verdict::condemns;
 use anyhow::{Context, ensure};
 use disk::Disk;
 use incoming::Incoming;
@@ -24,7 +25,7 @@ use manifest::Manifest;
 use planted::Bug;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use types::ContainerId;
 
 /// Verifies a copy whose bytes have all arrived, and makes it a replica, durably. A copy that is not what it
@@ -63,18 +64,22 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Resu
             continue;
         }
         let dir = container_dir(container);
-        // A container without the file is an open one that has yet to be applied.
-        let done = match imported_file::read(&**disk, &dir).await {
+        let (done, is_bad): (_, fn(&anyhow::Error) -> bool) = match imported_file::read(&**disk, &dir).await {
+            // A container without the file is one of a log that has yet to be applied.
             Ok(None) => continue,
-            Ok(Some(message)) => recover_one(disk, index, message).await,
-            Err(failure) => Err(failure),
+            Ok(Some(message)) => (recover_one(disk, index, message).await, condemns),
+            // Whether there is such a file is known once it was read.
+            Err(failure) => (Err(failure), imported_file::is_damaged),
         };
         match done {
             Ok(()) => info!(%container, "indexed a container whose copy a crash interrupted"),
             // Nobody sees a container without its row; SCM has another copy made.
-            Err(failure) => {
-                warn!(%container, error = format!("{failure:#}"), "cannot index a copied container; it is given up");
+            Err(failure) if is_bad(&failure) => {
+                warn!(%container, error = format!("{failure:#}"), "a copied container is bad; it is given up");
                 incoming::unpublish(&**disk, container).await?;
+            }
+            Err(failure) => {
+                error!(%container, error = format!("{failure:#}"), "cannot index what may be a copied container; it stays as it is until the next start");
             }
         }
     }
@@ -91,3 +96,53 @@ async fn recover_one(
 
 #[cfg(test)]
 mod crash_tests;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datanode_disk::DatanodeDisk;
+    use crate::index::keys;
+    use crate::inventory::Inventory;
+    use crate::offline::tests::{Left, SECOND};
+    use crate::options::DatanodeOptions;
+    use disk::RealDisk;
+    use diskhooks::{Act, HookedDisk};
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const EMFILE: i32 = 24;
+    const EIO: i32 = 5;
+
+    /// A row that was not flushed is gone with the process; its container's records are the log's, and the
+    /// log applies them again, if they are there.
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods)] // the test plays what is damaged
+    async fn only_what_is_known_to_be_a_copy_is_given_up() {
+        let left = Left::new().await;
+        left.change(|batch| batch.delete(keys::container(SECOND)));
+        let dir = left.root().join("containers/0000000000000065");
+        let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
+        for code in [EMFILE, EIO] {
+            let fails = Arc::new(AtomicBool::new(false));
+            let armed = fails.clone();
+            let hooked = HookedDisk::new(real.clone(), move |call| {
+                match armed.load(Ordering::SeqCst) && call.path.ends_with("/imported") {
+                    true => Act::Fail(io::Error::from_raw_os_error(code)),
+                    false => Act::Pass,
+                }
+            });
+            let options = DatanodeOptions::default();
+            let disk =
+                DatanodeDisk::open_over(real.clone(), Arc::new(hooked), &options, Inventory::default());
+            let disk = disk.await.unwrap();
+            fails.store(true, Ordering::SeqCst);
+            recover(disk.space.disk(), &disk.index).await.unwrap();
+            assert!(dir.join("00000000.seg").exists(), "error {code} says nothing of whose it is");
+            drop(disk);
+        }
+        std::fs::write(dir.join("imported"), "no manifest").unwrap();
+        let disk = DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();
+        recover(disk.space.disk(), &disk.index).await.unwrap();
+        assert!(!dir.exists(), "it was copied here, and nobody can index it");
+    }
+}

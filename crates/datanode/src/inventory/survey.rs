@@ -129,7 +129,7 @@ impl Surveyor {
             }
             return Ok(self.open_before(disk, &record));
         }
-        if is_end && ContainerEnd::read(&**disk.space.disk(), container).await?.is_none() {
+        if is_end && !ContainerEnd::is_there(&**disk.space.disk(), container).await? {
             // The pipeline ended with this container: nothing was ever in it, and to SCM it never was.
             self.inventory.remove(container, disk.id);
             return Ok(self.open_before(disk, &record));
@@ -256,7 +256,7 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     // Under the lock: blocks that are deleted meanwhile would not be in the measure.
     let _deleting = disk.deleting.lock().await;
     let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
-    let copied = is_copy(disk.space.disk(), container).await;
+    let copied = is_copy(disk.space.disk(), container).await?;
     let measure = Measure { disk_bytes, copied, hash: None, facts: Facts::default() };
     let saved = measure.clone();
     disk.index.with(move |index| index.save_measure(container, &saved)).await?;

@@ -137,7 +137,7 @@ pub(super) async fn replay(
     // A log that is here is applied to its end by the next start: until then its containers are open, or what
     // is left of it would be refused.
     let has_all = |last: Option<LogId>| files.hard_state.is_none() || last.map(|last| last.index) <= applied;
-    set_ends(disk, pipeline, index, has_all).await?;
+    set_ends(disk, pipeline, index, &containers, has_all).await?;
     set_missing(disk, pipeline, index, &mut missing).await?;
     if let Until::Last(last) = until
         && stopped.is_none()
@@ -203,13 +203,22 @@ async fn set_ends(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
     index: &Index,
+    containers: &[ContainerContents],
     has_all: impl Fn(Option<LogId>) -> bool,
 ) -> anyhow::Result<()> {
-    for (container, record) in index.containers()? {
-        if record.pipeline == pipeline
-            && let Some(end) = ContainerEnd::read(&**disk, container).await?
-            && has_all(end.last)
-        {
+    for (container, record) in index.containers()?.into_iter().filter(|(_, it)| it.pipeline == pipeline) {
+        let end = match ContainerEnd::read_unless_damaged(&**disk, container).await? {
+            Some(end) => Some(end),
+            // It was over, and nobody can say any more how it ended.
+            None if record.state == ContainerState::Open
+                && ContainerEnd::is_there(&**disk, container).await? =>
+            {
+                let here = containers.iter().find(|contents| contents.container == container);
+                Some(ContainerEnd { last: here.and_then(|contents| contents.last), ..ContainerEnd::LOST })
+            }
+            None => None,
+        };
+        if let Some(end) = end.filter(|end| has_all(end.last)) {
             index.set_end(container, end)?;
         }
     }
@@ -224,7 +233,7 @@ async fn set_missing(
     missing: &mut Vec<ContainerId>,
 ) -> anyhow::Result<()> {
     for container in std::mem::take(missing) {
-        match ContainerEnd::read(&**disk, container).await? {
+        match ContainerEnd::read_unless_damaged(&**disk, container).await? {
             Some(end) => index.add_lost(pipeline, container, end)?,
             None => missing.push(container),
         }
@@ -245,7 +254,7 @@ pub(super) async fn forget_let_go(
     if let Some(open) = index.open_container(pipeline)? {
         let state = index.container(open)?.map(|record| record.state);
         let is_nothing = match state {
-            Some(ContainerState::Closed) => ContainerEnd::read(&**disk, open).await?.is_none(),
+            Some(ContainerState::Closed) => !ContainerEnd::is_there(&**disk, open).await?,
             Some(ContainerState::Open) if has_files(disk, open).await? => false,
             Some(ContainerState::Open) => match before {
                 Some(before) => before.container(open)?.is_none(),
@@ -284,7 +293,7 @@ pub(super) async fn end_without_log(
         let is_lost = match record.state {
             ContainerState::Open => true,
             ContainerState::QuasiClosed => {
-                Some(container) == last && ContainerEnd::read(&**disk, container).await?.is_none()
+                Some(container) == last && !ContainerEnd::is_there(&**disk, container).await?
             }
             ContainerState::Closed | ContainerState::WithoutLog => false,
         };
@@ -307,8 +316,8 @@ pub(super) async fn unwritten_ends(
     for (container, record) in index.containers()? {
         let ContainerRecord { state, last, committed, .. } = record;
         let is_alone = matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog);
-        if record.pipeline == pipeline && is_alone && ContainerEnd::read(&**disk, container).await?.is_none()
-        {
+        let is_written = ContainerEnd::read_unless_damaged(&**disk, container).await?.is_some();
+        if record.pipeline == pipeline && is_alone && !is_written {
             ends.push((container, ContainerEnd { state, last, committed }));
         }
     }
@@ -360,7 +369,8 @@ async fn walk_with(
             take(walked.meta)?;
         }
     }
-    let (hash, alone) = (hash::to_hex(&reader.hash()), reader.alone().await?);
+    let hash = hash::to_hex(&reader.hash());
+    let alone = ContainerEnd::read_unless_damaged(&**disk, container).await?;
     let discards = reader.discards().clone();
     let Contents { records, record_bytes, last, end, .. } = reader.contents().clone();
     let end = end.context("a container that was read to its end has none")?;

@@ -1,7 +1,9 @@
 //! A survey of the containers and pipelines on a disk, by its logs and segments alone.
 
 use crate::container_reader::{ContainerReader, Reading};
+use crate::import::imported_file;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR, container_dir, pipeline_of};
+use crate::verdict::condemns;
 use anyhow::Context;
 use disk::Disk;
 use raftlog::inspect::{HardStateSlot, SegmentName, SegmentScan, read_hard_state};
@@ -13,8 +15,9 @@ use types::{ContainerId, GroupId, GroupKind, OwnerId, PipelineId};
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub pipelines: BTreeMap<PipelineId, PipelineFiles>,
-    /// Containers without a whole first record: nobody can say whose they are. The open one of a pipeline
-    /// that has written nothing since it rolled is one.
+    /// Containers without a whole first record, or with a record of where they were copied from that cannot
+    /// be read: nobody can say whose they are. The open one of a pipeline that has written nothing since it
+    /// rolled is one.
     pub nobodys: Vec<ContainerId>,
 }
 
@@ -46,12 +49,9 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     }
     for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
         let container = ContainerId(owner.0);
-        let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
-        let first = reader.next().await.with_context(|| format!("read container {container}"))?;
-        let log = match first {
-            Some(record) => Some(record.walked.log),
-            // The first record is damaged, or the container is empty: the records behind it may say.
-            None => log_of(disk, container, reader.discards().compacted().segments.start).await?,
+        let log = match log_in(disk, container).await {
+            Err(failure) if condemns(&failure) => None,
+            log => log.with_context(|| format!("read container {container}"))?,
         };
         let log = log.and_then(|log| GroupId::try_from(log).ok());
         match log.filter(|log| log.kind == GroupKind::Pipeline) {
@@ -62,6 +62,17 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
         }
     }
     Ok(survey)
+}
+
+/// The log of a container; an error also where it was copied here and does not say from where any more.
+async fn log_in(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<u64>> {
+    imported_file::read(&**disk, &container_dir(container)).await?;
+    let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
+    match reader.next().await? {
+        Some(record) => Ok(Some(record.walked.log)),
+        // The first record is damaged, or the container is empty: the records behind it may say.
+        None => log_of(disk, container, reader.discards().compacted().segments.start).await,
+    }
 }
 
 /// The log that most of the first records of a container say they are of.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::container_end::ContainerEnd;
 use crate::index::keys;
 use crate::index::machine::PipelineMachine;
 use crate::index::records::{BlockRecord, ContainerRecord, ContainerState};
@@ -468,6 +469,27 @@ async fn a_log_whose_creation_a_crash_divided_has_lost_nothing() {
     std::fs::create_dir_all(&begun).unwrap();
     std::fs::write(begun.join("hard-state.tmp"), b"").unwrap();
     left.check(&[]).await;
+}
+
+/// Small records beside segments are damaged as those are, and cost no other container its index.
+#[tokio::test]
+#[allow(clippy::disallowed_methods)] // the test plays the disk that damages things
+async fn what_is_damaged_beside_the_segments_of_one_container_keeps_none_of_the_others() {
+    let left = Left::new().await;
+    let real = RealDisk::open(&left.root(), 1).unwrap();
+    ContainerEnd::closed(Some(id(9))).write(&real, SECOND).await.unwrap();
+    drop(real);
+    left.flip("containers/0000000000000065/end", 20);
+    left.lose("db");
+    left.lose("groups/pipeline-3");
+    let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
+    assert_eq!(rebuilt.pipelines[0].containers, [FIRST, SECOND]);
+    assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(9)), LogIndex(0)));
+
+    std::fs::write(left.root().join("containers/0000000000000065/imported"), "no manifest").unwrap();
+    left.lose("db");
+    let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
+    assert_eq!((&rebuilt.pipelines[0].containers[..], &rebuilt.nobodys[..]), (&[FIRST][..], &[SECOND][..]));
 }
 
 /// Somewhere in the middle a directory was lost with the index. That nothing is said of it would be a vote

@@ -350,6 +350,33 @@ async fn what_was_read_before_its_end_was_written_down_is_not_read_again() {
     assert!(bodies >= 4, "{read:?}: four chunks of two containers are not small");
 }
 
+/// The index says how it ended as well: that the file beside it is damaged keeps nobody from ending, nor from
+/// letting go.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_is_damaged_is_written_down_again() {
+    for left in [Left::new().await, Left::with_unconfirmed_roll().await] {
+        let retired = retired(&left, usize::MAX).await;
+        retired.quasi_close(&host()).await.unwrap();
+        let disk = retired.disk.space.disk().clone();
+        let ends = async || {
+            let ends = [FIRST, SECOND].map(|container| ContainerEnd::read(&*disk, container));
+            futures::future::try_join_all(ends).await.unwrap()
+        };
+        let before = ends().await;
+        let damage = || {
+            for (container, _) in [FIRST, SECOND].iter().zip(&before).filter(|(_, end)| end.is_some()) {
+                left.flip(&format!("containers/{:016x}/end", container.0), 20);
+            }
+        };
+        damage();
+        retired.quasi_close(&host()).await.unwrap();
+        assert_eq!(ends().await, before);
+        damage();
+        retired.let_go(&host()).await.unwrap();
+        assert_eq!(ends().await, before);
+    }
+}
+
 /// SCM has the container closed while the replica still says how it ended: they took each other's temporary
 /// file away, and it could say QUASI_CLOSED after it was CLOSED.
 #[tokio::test(flavor = "multi_thread")]

@@ -136,6 +136,9 @@ async fn a_disk_whose_index_is_read_only_is_failed() {
     };
     let written = write_until(&cluster, || failed(&scm) > 0).await;
     assert_eq!(failed(&scm), 1, "the other disk is well");
+    let whys: Vec<String> = scm.said(node as u64 + 1).disks.into_iter().map(|disk| disk.why).collect();
+    let told = |why: &&String| why.starts_with("its index takes no more writes: ");
+    assert_eq!(whys.iter().filter(told).count(), 1, "{whys:?}");
     assert_eq!(metric(&cluster, node, "flotilla_disk_failed{", &disk), "1");
     std::fs::rename(&away, &db).unwrap();
     let beats = scm.said(node as u64 + 1).beats;

@@ -51,6 +51,17 @@ impl SimDirectory {
     pub fn disk(&self) -> &SimDisk {
         &self.disk
     }
+
+    /// Where the database is that the file in `dir` names, read without the machine, as its disk has it.
+    pub fn stored_database(&self, dir: &str) -> Option<PathBuf> {
+        let number = self.disk.stored(&format!("{dir}/{DATABASE_FILE}")).ok()?;
+        let number = <[u8; NUMBER_BYTES]>::try_from(&number[..]).ok()?;
+        Some(self.path_of(u64::from_le_bytes(number)))
+    }
+
+    fn path_of(&self, database: u64) -> PathBuf {
+        self.root.join(format!("database.{database}"))
+    }
 }
 
 impl DataDirectory for SimDirectory {
@@ -75,7 +86,7 @@ impl DataDirectory for SimDirectory {
                     number
                 }
             };
-            Ok(this.root.join(format!("database.{number}")))
+            Ok(this.path_of(number))
         })
     }
 

@@ -210,6 +210,17 @@ impl SimDisk {
         files
     }
 
+    /// Names and lengths of the files in a directory, sorted; none where there is no such directory.
+    pub fn files_in(&self, dir: &str) -> Vec<(String, u64)> {
+        let state = self.shared.lock();
+        let names = state.tree.list(dir).unwrap_or_default().into_iter();
+        let bytes = |name: &str| {
+            let node = state.tree.find(&format!("{dir}/{name}")).ok()?;
+            state.tree.file(node).ok().map(|inode| inode.seen.len())
+        };
+        names.filter_map(|name| bytes(&name).map(|bytes| (name, bytes))).collect()
+    }
+
     /// The disk as a machine finds it that loses power now and starts again. This one is down from now on.
     pub fn lose_power(&self, loss: Loss, options: SimOptions) -> SimDisk {
         let mut tree = self.take_tree();

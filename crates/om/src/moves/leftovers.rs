@@ -27,7 +27,7 @@ async fn sweep(moves: &Moves, replica: &Replica, number: u64) -> Result<(), Fail
     let Some(since) = since else { return Ok(()) };
     let mut after = Bytes::new();
     loop {
-        let some = SweepRowsCommand { number, since, after };
+        let some = SweepRowsCommand { number, since, after, pieces_max: ops::PIECES_AT_ONCE as u32 };
         let fresh = Fresh { random: 0, now_ms: moves.clock.now_ms() };
         let command = ops::prepare::<SweepRows>(RequestId(random().random()), None, some, fresh)?;
         let swept = replica.change::<SweepRows>(command).await?;

@@ -339,7 +339,7 @@ impl World {
         let Some(since) = left_since(&self.groups[group].db, BUCKET).unwrap() else { return false };
         let mut after = Bytes::new();
         loop {
-            let some = SweepRowsCommand { number: NUMBER, since, after };
+            let some = SweepRowsCommand { number: NUMBER, since, after, pieces_max: 3 };
             let swept = self.groups[group].run::<SweepRows>(some).unwrap();
             if swept.is_done {
                 return true;

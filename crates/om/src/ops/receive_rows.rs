@@ -167,7 +167,7 @@ mod tests {
         sweep(&mut group);
         take(&mut group, part(1, 2, 1, "a"));
         for after in ["", "k"] {
-            let late = SweepRowsCommand { number: BUCKET.0, since, after: after.into() };
+            let late = SweepRowsCommand { number: BUCKET.0, since, after: after.into(), pieces_max: 0 };
             assert!(group.run::<SweepRows>(late).unwrap().is_done);
             assert_eq!(group.records(b"k").len(), 1);
             take(&mut group, part(1, 3, 1, "a"));

@@ -1,9 +1,9 @@
 //! Deletes some of the rows that a bucket has left here: it is in another group, or did not come.
 
+use super::row_portion::RowPortion;
 use super::{Apply, Fresh, Operation, wire};
 use crate::blocks;
-use crate::tables::{BucketNumber, Read, Refusal, contents, left_key, left_since, record_key};
-use bytes::Bytes;
+use crate::tables::{BucketNumber, Read, Refusal, left_key, left_since, record_key};
 use proto::Failure;
 use proto::om::{SweepRowsCommand, SweepRowsReply};
 
@@ -31,22 +31,17 @@ impl Operation for SweepRows {
         if !is_left || apply.tables.get(&record_key(number))?.is_some() {
             return Ok(SweepRowsReply { is_done: true, ..SweepRowsReply::default() });
         }
-        let mut rows = Vec::new();
-        for table in contents(number) {
-            let left = ROWS_AT_ONCE - rows.len();
-            let scan = apply.tables.scan_after(&table, &command.after).take(left);
-            rows.extend(scan.collect::<anyhow::Result<Vec<_>>>()?);
-        }
-        let is_done = rows.len() < ROWS_AT_ONCE;
-        if is_done {
+        let portion =
+            RowPortion::read(apply.tables, number, &command.after, ROWS_AT_ONCE, command.pieces_max)?;
+        if portion.is_last {
             apply.tables.delete(left_key(number));
         }
-        let last = rows.last().map(|(row, _)| Bytes::copy_from_slice(row)).unwrap_or_default();
-        for (row, value) in rows {
+        let reply = SweepRowsReply { last: portion.last(), is_done: portion.is_last };
+        for (row, pieces) in portion.rows {
             // The blocks are the bucket's, wherever that is.
-            blocks::unname(apply.tables, &row, &blocks::pieces_of(&row, &value)?);
+            blocks::unname(apply.tables, &row, &pieces);
             apply.tables.delete(row);
         }
-        Ok(SweepRowsReply { last, is_done })
+        Ok(reply)
     }
 }

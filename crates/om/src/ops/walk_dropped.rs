@@ -1,10 +1,9 @@
 //! Uploads that were in progress when their bucket was deleted end, a few at a time; their parts' blocks are
 //! filed.
 
+use super::row_portion::RowPortion;
 use super::{Apply, Fresh, Operation, wire};
-use crate::blocks;
-use crate::tables::{BucketNumber, Read, Refusal, contents, dropped_key, record_key};
-use bytes::Bytes;
+use crate::tables::{BucketNumber, Read, Refusal, dropped_key, record_key};
 use proto::Failure;
 use proto::om::{WalkDroppedCommand, WalkDroppedReply};
 
@@ -31,22 +30,17 @@ impl Operation for WalkDropped {
         if !is_dropped || apply.tables.get(&record_key(number))?.is_some() {
             return Ok(WalkDroppedReply { is_done: true, ..WalkDroppedReply::default() });
         }
-        let mut rows = Vec::new();
-        for table in contents(number) {
-            let left = ROWS_AT_ONCE - rows.len();
-            let scan = apply.tables.scan_after(&table, &command.after).take(left);
-            rows.extend(scan.collect::<anyhow::Result<Vec<_>>>()?);
-        }
-        let is_done = rows.len() < ROWS_AT_ONCE;
-        if is_done {
+        let portion =
+            RowPortion::read(apply.tables, number, &command.after, ROWS_AT_ONCE, command.pieces_max)?;
+        if portion.is_last {
             apply.tables.delete(dropped_key(number));
         }
-        let last = rows.last().map(|(row, _)| Bytes::copy_from_slice(row)).unwrap_or_default();
-        for (row, value) in rows {
-            apply.delete_pieces(&row, blocks::pieces_of(&row, &value)?);
+        let reply = WalkDroppedReply { last: portion.last(), is_done: portion.is_last };
+        for (row, pieces) in portion.rows {
+            apply.delete_pieces(&row, pieces);
             apply.tables.delete(row);
         }
-        Ok(WalkDroppedReply { last, is_done })
+        Ok(reply)
     }
 }
 
@@ -55,6 +49,7 @@ mod tests {
     use super::*;
     use crate::ops::testing::{Namespace, pieces};
     use crate::ops::{CommitPart, CreateUpload, DeleteBucket};
+    use bytes::Bytes;
     use proto::om::*;
 
     #[test]
@@ -76,15 +71,19 @@ mod tests {
             namespace.run::<CommitPart>(CommitPartRequest { volume, bucket, key, upload, part }).unwrap();
         }
         let number = namespace.bucket("photos").unwrap().0;
-        let walk = |namespace: &mut Namespace, after| {
-            namespace.run::<WalkDropped>(WalkDroppedCommand { number, after }).unwrap()
+        let walk_some = |namespace: &mut Namespace, after, pieces_max| {
+            namespace.run::<WalkDropped>(WalkDroppedCommand { number, after, pieces_max }).unwrap()
         };
+        let walk = |namespace: &mut Namespace, after| walk_some(namespace, after, 0);
         assert!(walk(&mut namespace, Bytes::new()).is_done, "it is there");
         assert_eq!(namespace.records(b"p").len(), parts as usize);
         namespace.run::<DeleteBucket>(DeleteBucketRequest { volume, bucket }).unwrap();
-        let walked = walk(&mut namespace, Bytes::new());
+        let walked = walk_some(&mut namespace, Bytes::new(), 5);
         assert!(!walked.is_done);
-        assert_eq!(namespace.records(b"p").len(), 20);
+        assert_eq!(namespace.records(b"p").len(), parts as usize - 5, "each part has a piece");
+        let walked = walk(&mut namespace, walked.last);
+        assert!(!walked.is_done);
+        assert_eq!(namespace.records(b"p").len(), 15);
         assert!(walk(&mut namespace, walked.last).is_done);
         for table in [b"p", b"u", b"x"] {
             assert_eq!(namespace.records(table), []);

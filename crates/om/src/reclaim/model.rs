@@ -194,7 +194,7 @@ impl World {
         self.names.run::<DeleteBucket>(DeleteBucketRequest { volume, bucket }).unwrap();
         let (volume, bucket) = place();
         self.names.run::<CreateBucket>(CreateBucketRequest { volume, bucket, group: None }).unwrap();
-        let walk = WalkDroppedCommand { number, after: Bytes::new() };
+        let walk = WalkDroppedCommand { number, ..Default::default() };
         assert!(self.names.run::<WalkDropped>(walk).unwrap().is_done);
     }
 

@@ -3,6 +3,7 @@
 
 use super::waits::Waits;
 use crate::blocks::{BlockKey, NAMED_PREFIX, NamingRows, UNUSED_PREFIX, container_prefix, naming_row};
+use crate::ops::PIECES_AT_ONCE;
 use crate::queries::Scan;
 use crate::tables::{DELETED_PREFIX, decode};
 use crate::upgrade::rows_from;
@@ -11,13 +12,12 @@ use bytes::Bytes;
 use planted::Bug;
 use proto::om::{DeletedPieces, UnusedBlock};
 use statedb::Db;
+use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 /// The most containers, and the most blocks, that SCM takes in a call.
 const CONTAINERS_MAX: usize = 64;
 const BLOCKS_MAX: usize = 16_384;
-/// The most pieces that one command sorts, which takes some milliseconds.
-pub(super) const PIECES_AT_ONCE: usize = 2048;
 
 /// The deleted pieces that one command is to sort: the records up to a key; or none, as all are young, and
 /// the time at which the oldest was deleted, 0: there is none.
@@ -72,12 +72,14 @@ pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow:
     // This view is later than that of unused blocks: what a row names meanwhile is seen, and what is unused
     // no row takes.
     let mut named = Named::new(db, from);
-    let (mut containers, mut room) = (Vec::new(), BLOCKS_MAX);
+    let (mut containers, mut room, mut met) = (Vec::new(), BLOCKS_MAX, BTreeSet::new());
     while let Some((key, _)) = unused.record()? {
         let container = BlockKey::in_key(key).context("a row of an unused block names it")?.container();
         if containers.len() == CONTAINERS_MAX || room == 0 {
+            waits.keep(from..container, &met);
             return Ok(Portion { containers, next: Some(container) });
         }
+        met.insert(container);
         if !waits.is_waiting(container, now) {
             let blocks_max = room.min(waits.blocks_max(container));
             let (found, looked_at) = of_container(&mut unused, &mut named, container, blocks_max)?;
@@ -87,6 +89,7 @@ pub(super) fn unused(db: &Db, from: u64, waits: &Waits, now: Instant) -> anyhow:
         let Some(next) = container.checked_add(1) else { break };
         unused.leap(&container_prefix(UNUSED_PREFIX, next));
     }
+    waits.keep(from..u64::MAX, &met);
     Ok(Portion { containers, next: None })
 }
 
@@ -227,7 +230,10 @@ mod tests {
         assert_eq!((sizes(&rest).len(), rest.next), (5, None));
         let progress = DiscardProgress { state: DiscardState::DiscardAway.into(), ..Default::default() };
         (1..69).for_each(|container| waits.note(container, Said::by_scm(progress.clone(), 3, 1), now));
+        // Of this one nothing is unused any more: that it is gone was done, and its answer lost.
+        waits.note(1000, Said::by_scm(progress.clone(), 3, 1), now);
         let due = unused(&namespace.db, 0, &waits, now).unwrap();
+        assert!(!waits.oldest(100).iter().any(|(container, _)| *container == 1000));
         assert_eq!((sizes(&due), due.next), (vec![(69, 3, false)], None));
         let later = unused(&namespace.db, 0, &waits, now + Duration::from_secs(60)).unwrap();
         assert_eq!(later.containers.len(), CONTAINERS_MAX);

@@ -1,7 +1,8 @@
 //! The containers of which SCM was asked for something, and when it is asked again.
 
 use proto::scm::{DiscardProgress, DiscardState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -91,6 +92,13 @@ impl Waits {
     /// Forgets a container of which nothing that was seen waits any more.
     pub(super) fn remove(&self, container: u64) {
         self.0.lock().expect("no holder panics").containers.remove(&container);
+    }
+
+    /// Forgets those of some containers of which nothing is unused any more, which was not seen to go: all
+    /// but those that were met.
+    pub(super) fn keep(&self, containers: Range<u64>, met: &BTreeSet<u64>) {
+        let mut known = self.0.lock().expect("no holder panics");
+        known.containers.retain(|container, _| !containers.contains(container) || met.contains(container));
     }
 
     pub(super) fn note_deleted(&self, deleted_ms: u64) {

@@ -1,10 +1,10 @@
 //! Reclaims what is unused in one group, as long as that is led from here.
 
 use super::Reclaim;
-use super::portion::{self, Deleted, OfContainer, PIECES_AT_ONCE, Portion};
+use super::portion::{self, Deleted, OfContainer, Portion};
 use super::waits::{Said, Waits};
 use crate::blocks::BlockKey;
-use crate::ops::{self, ForgetBlocks, Fresh, Operation, SortDeleted, WalkDropped};
+use crate::ops::{self, ForgetBlocks, Fresh, Operation, PIECES_AT_ONCE, SortDeleted, WalkDropped};
 use crate::replica::Replica;
 use crate::tables::{BucketNumber, DROPPED_PREFIX, deleted_key, entry_number, number_in};
 use crate::upgrade::rows;
@@ -131,7 +131,8 @@ impl Worker {
         for BucketNumber(number) in self.read(dropped).await? {
             let mut after = Bytes::new();
             loop {
-                let walked = self.change::<WalkDropped>(WalkDroppedCommand { number, after }).await?;
+                let some = WalkDroppedCommand { number, after, pieces_max: PIECES_AT_ONCE as u32 };
+                let walked = self.change::<WalkDropped>(some).await?;
                 if walked.is_done {
                     break;
                 }

@@ -499,7 +499,7 @@ impl World {
     fn delete_left(&mut self) {
         for group in &mut self.groups {
             let Some(since) = left_since(&group.db, BucketNumber(self.number)).unwrap() else { continue };
-            let sweep = SweepRowsCommand { number: self.number, since, after: Bytes::new() };
+            let sweep = SweepRowsCommand { number: self.number, since, ..Default::default() };
             assert!(group.run::<SweepRows>(sweep).unwrap().is_done);
         }
     }

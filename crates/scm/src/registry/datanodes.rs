@@ -138,7 +138,11 @@ fn disk_check(disks: &[DiskReport], keep_free_percent: u64) -> Check {
     };
     let output = match health {
         Health::Passing => format!("{all} disks work"),
-        _ => format!("of {all} disks {failed} failed, {hang} hang and {full} are nearly full"),
+        _ => {
+            let whys = disks.iter().filter(|disk| !disk.why.is_empty()).map(|disk| format!("; {}", disk.why));
+            let whys: String = whys.collect();
+            format!("of {all} disks {failed} failed, {hang} hang and {full} are nearly full{whys}")
+        }
     };
     check("disk", health, output)
 }
@@ -173,6 +177,8 @@ mod tests {
         assert_eq!(health(&[disk(50, false), disk(4, false)]), Health::Warning);
         assert_eq!(health(&[disk(50, false), disk(50, true)]), Health::Warning);
         assert_eq!(health(&[disk(4, false), disk(50, true)]), Health::Critical);
+        let broken = DiskReport { why: "read the block index".into(), ..disk(0, true) };
+        assert!(disk_check(&[broken], 5).output.ends_with("; read the block index"));
         let full = DiskReport { state: DiskState::Full as i32, ..disk(1, false) };
         assert_eq!(disk_check(&[full], 0).health(), Health::Critical, "it takes nothing");
         let hangs = DiskReport { state: DiskState::Hangs as i32, ..disk(50, false) };

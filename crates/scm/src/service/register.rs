@@ -11,6 +11,7 @@ use types::NodeId;
 
 /// A node with more disks than this is a mistake, not a machine.
 const DISKS_MAX: usize = 1000;
+const WHY_BYTES_MAX: usize = 1024;
 const ADDRESS_BYTES_MAX: usize = 255;
 
 pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Result<RegisterResponse, Failure> {
@@ -95,6 +96,10 @@ pub(super) fn check_disks(disks: &[DiskReport]) -> Result<(), Failure> {
         if !ids.insert(id) {
             return Err(Failure::invalid(format!("disk {id} is reported twice")));
         }
+        // It becomes part of what operators read, in a line, and of why a pipeline is closed, in SCM's log.
+        if disk.why.len() > WHY_BYTES_MAX || disk.why.contains(char::is_control) {
+            return Err(Failure::invalid(format!("why disk {id} failed is a line of {WHY_BYTES_MAX} bytes")));
+        }
     }
     Ok(())
 }
@@ -120,5 +125,8 @@ mod tests {
         assert_eq!(check_disks(&[disk(1, 16), disk(2, 16)]), Ok(()));
         assert!(check_disks(&[disk(1, 16), disk(1, 16)]).is_err());
         assert!(check_disks(&[disk(1, 15)]).is_err());
+        let why = |why: String| check_disks(&[DiskReport { why, ..disk(1, 16) }]);
+        assert_eq!(why("x".repeat(WHY_BYTES_MAX)), Ok(()));
+        assert!(why("x".repeat(WHY_BYTES_MAX + 1)).is_err() && why("a\nb".into()).is_err());
     }
 }

@@ -140,7 +140,7 @@ impl Run {
             let info = view.containers.iter().find(|info| info.container == container.0);
             match info {
                 Some(info) => self.losses.excuse(info),
-                None => self.is_lost_with_scm(container),
+                None => false,
             }
         };
         let filed = self.ledger.filed();
@@ -199,13 +199,13 @@ impl Run {
         view.containers.iter().filter(closed).find_map(|info| {
             let nodes = info.replicas.iter().filter(is_good).filter_map(|replica| replica.node.as_ref());
             nodes.filter(|node| all_work(node.node)).find_map(|node| {
-                let directory = format!("containers/{:016x}/", info.container);
+                let directory = format!("containers/{:016x}", info.container);
                 let disks = self.world.disks(ProcessId(machine_at(&node.address)?)).iter();
                 let holders = disks.filter(|disk| {
-                    let mut files = disk.files();
-                    files.retain(|(path, bytes)| path.starts_with(&directory) && *bytes > 0);
-                    let (mut names, end) = (files.iter().map(|(path, _)| path), format!("{directory}end"));
-                    names.clone().any(|path| path.ends_with(".seg")) && !names.any(|path| *path == end)
+                    let mut files = disk.files_in(&directory);
+                    files.retain(|(_, bytes)| *bytes > 0);
+                    let mut names = files.iter().map(|(name, _)| name);
+                    names.clone().any(|name| name.ends_with(".seg")) && !names.any(|name| name == "end")
                 });
                 let is_twice = holders.count() > 1;
                 is_twice.then(|| format!("{} keeps container {} twice", node.address, info.container))
@@ -317,9 +317,6 @@ impl Run {
             view.containers.iter().map(|info| (info.container, info)).collect();
         for container in self.ledger.containers() {
             let Some(info) = by_number.get(&container.0) else {
-                if self.is_lost_with_scm(container) {
-                    continue;
-                }
                 return Some(format!("container {container} is unknown"));
             };
             match info.state() {
@@ -491,8 +488,7 @@ impl Run {
         let found = std::mem::take(&mut *found.lock().expect("no holder panics"));
         for (node, shown) in expected {
             let here = found.get(&node).cloned().unwrap_or_default();
-            let is_meant =
-                |container: &&ContainerId| written.contains(container) && !self.is_lost_with_scm(**container);
+            let is_meant = |container: &&ContainerId| written.contains(container);
             let only = |one: &BTreeSet<ContainerId>, other: &BTreeSet<ContainerId>| -> Vec<u64> {
                 one.difference(other).filter(is_meant).map(|container| container.0).collect()
             };
@@ -569,7 +565,7 @@ fn good_replicas(info: &ContainerInfo) -> Vec<(u64, String)> {
     good.map(|node| (node.node, node.address)).collect()
 }
 
-fn unsound_replicas(info: &ContainerInfo) -> Option<String> {
+pub(super) fn unsound_replicas(info: &ContainerInfo) -> Option<String> {
     let good = good_replicas(info);
     // A replica that is one too many is deleted in a moment, be it that it still lacks its hash.
     let is_counted = |info: &&ReplicaInfo| {

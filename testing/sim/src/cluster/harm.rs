@@ -1,6 +1,7 @@
 //! Harm that bad luck does to the files of a pipeline's replica, on a machine that is off.
 
-use disk::sim::{DATABASE_FILE, Random, SimDisk};
+use disk::sim::{DATABASE_FILE, Random, SimDirectory, SimDisk};
+use statedb::{Changes, Db, DbOptions, Tables};
 use std::collections::BTreeSet;
 use types::{ContainerId, GroupId, OwnerId, PipelineId};
 
@@ -96,19 +97,34 @@ pub(super) enum IndexHarm {
     Lost,
     /// RocksDB finds an older index in its place, or an empty one.
     Older,
+    /// The index opens, and one of its tables cannot be listed: of pipelines, or of containers.
+    Unlistable,
 }
 
 impl IndexHarm {
     const DIR: &str = "db";
 
     pub(super) fn random(random: &mut Random) -> IndexHarm {
-        *random.pick(&[IndexHarm::Lost, IndexHarm::Older])
+        *random.pick(&[IndexHarm::Lost, IndexHarm::Older, IndexHarm::Unlistable])
     }
 
-    /// Does the harm to a disk; false where it has no index.
-    pub(super) fn strike(self, disk: &SimDisk, random: &mut Random) -> bool {
+    /// Does the harm to a disk of a machine that is off, whose databases are opened like this; false where it
+    /// has no index.
+    pub(super) fn strike(self, directory: &SimDirectory, options: &DbOptions, random: &mut Random) -> bool {
+        let disk = directory.disk();
         let done = match self {
             IndexHarm::Lost => disk.lose_stored(IndexHarm::DIR),
+            IndexHarm::Unlistable => {
+                let Some(path) = directory.stored_database(IndexHarm::DIR) else { return false };
+                let [pipelines, containers] = [0x01, 0x04];
+                let mut row = vec![*random.pick(&[pipelines, containers])];
+                row.extend([0xff; 8]);
+                let mut rows = Changes::default();
+                rows.put(row, "no record");
+                let db = Db::open(&path, options).expect("databases in memory open");
+                Tables::write(&db, rows).and_then(|()| db.flush()).expect("databases in memory take rows");
+                Ok(())
+            }
             // A bit of the database's number flips: the number before a rebuild differs in its last bit.
             IndexHarm::Older => {
                 let byte = *random.pick(&[0, 4]);

@@ -68,7 +68,7 @@ impl Run {
     /// Whether what was acknowledged in the container may be gone, or wait for somebody.
     fn may_lack(&self, view: &View, container: ContainerId) -> bool {
         let info = view.containers.iter().find(|info| info.container == container.0);
-        self.is_lost_with_scm(container) || info.is_some_and(|info| self.losses.has_lost_majority(info))
+        info.is_some_and(|info| self.losses.has_lost_majority(info))
     }
 
     /// Waits until the groups of names are on as many OMs as they are to be, and SCM says that nothing is

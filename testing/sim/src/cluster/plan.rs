@@ -299,6 +299,7 @@ impl Plan {
         match self.scheme {
             Some(Scheme::Diverge { .. }) => self.datanode.pipeline_timing = quick,
             Some(Scheme::ResetScm { .. }) => (self.scms, self.more_beside_scheme) = (3, false),
+            Some(Scheme::Pause { .. }) => self.more_beside_scheme = false,
             _ => {}
         }
         self

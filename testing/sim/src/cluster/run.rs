@@ -1,4 +1,5 @@
 use super::deletions::Holdings;
+use super::ending::unsound_replicas;
 use super::faults::{Fault, random_fault};
 use super::ledger::Ledger;
 use super::losses::Losses;
@@ -9,9 +10,9 @@ use super::objects::Objects;
 use super::om_copy::OmCopy;
 use super::plan::{Plan, machine_at};
 use super::planted::{Planted, plant};
-use super::scheme::Step;
+use super::scheme::{Flipped, Step};
 use super::unnamed::Unnamed;
-use super::view::{View, Views};
+use super::view::Views;
 use crate::scenario::Links;
 use crate::services::{
     CAPACITY_BYTES, Finished, Life, MemoryDbPlace, ScmCalls, Violation, live, logs, random_disk,
@@ -27,6 +28,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{ContainerId, DiskId, OwnerId};
+
+/// The time that a flip of a bit waits for a moment in which something may be harmed.
+const FLIP_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -94,8 +98,6 @@ pub(super) struct Run {
     /// The member of SCM that is left when the others are lost; and the time when it was made the only one.
     pub(super) scm_survivor: Option<usize>,
     pub(super) scm_reset_at: Option<Duration>,
-    /// All that SCM knew when its survivor began to lag.
-    pub(super) known_to_survivor: BTreeSet<ContainerId>,
 }
 
 /// An index that is to be recreated, from some moment on, until it is done.
@@ -182,7 +184,6 @@ impl Run {
             om_copy: None,
             scm_survivor: None,
             scm_reset_at: None,
-            known_to_survivor: BTreeSet::new(),
         };
         for machine in 0..run.nodes().end {
             let uuid = run.random_u128();
@@ -279,7 +280,7 @@ impl Run {
     }
 
     /// The directories of a machine, over the disks as they are after a crash.
-    fn directories(&mut self, machine: usize) -> Vec<SimDirectory> {
+    pub(super) fn directories(&mut self, machine: usize) -> Vec<SimDirectory> {
         let disks = self.world.disks(ProcessId(machine));
         let directories = self.directories.get_mut(&machine).expect("only machines with disks are asked");
         for (directory, disk) in directories.iter_mut().zip(disks) {
@@ -443,12 +444,7 @@ impl Run {
                     self.lose_node(node, crash);
                 }
             }
-            Fault::Flip => {
-                if self.may_harm() && self.flip() {
-                    ledger.count(|counts| counts.bits_flipped += 1);
-                    self.harmed_at = Some(now);
-                }
-            }
+            Fault::Flip => self.flip_by(Flipped::Records, now + FLIP_WITHIN),
             Fault::HarmedIndex {
                 node,
                 disk,
@@ -465,14 +461,7 @@ impl Run {
                     self.harm_index(node, disk, harm, rebuilt_after, power_lost_after);
                 }
             }
-            Fault::Pause { machine } => {
-                if self.world.is_up(ProcessId(machine)) {
-                    ledger.count(|counts| counts.machines_paused += 1);
-                    let cut = self.links.cut(&[ProcessId(machine)], false);
-                    self.world.freeze(ProcessId(machine));
-                    self.later(until, Remedy::Thaw(machine, cut));
-                }
-            }
+            Fault::Pause { machine } => self.pause_until(machine, until),
             Fault::Misread { node, disk, one_in } => {
                 if self.may_harm() {
                     ledger.count(|counts| counts.disks_misread += 1);
@@ -514,13 +503,18 @@ impl Run {
 
     /// Whether something may be destroyed: all that was destroyed before is made up for, and nobody is away.
     pub(super) fn may_harm(&self) -> bool {
+        self.all_are_there() && self.unsound().is_none()
+    }
+
+    /// Whether nobody is away, and nothing was destroyed that SCM may not have noticed yet.
+    fn all_are_there(&self) -> bool {
         let now = self.world.now();
         let noticed = self.plan.scm.dead_after + Duration::from_secs(5);
         let is_early = self.harmed_at.is_some_and(|harmed_at| now < harmed_at + noticed);
         let all_up = self
             .nodes()
             .all(|node| self.gone.contains(&node) || self.is_running(node) && self.is_healthy(node));
-        !is_early && all_up && self.failed.is_empty() && self.unsound().is_none()
+        !is_early && all_up && self.failed.is_empty()
     }
 
     /// Whether SCM knows that a node is there: what SCM counts as a replica may be one too many a moment
@@ -593,15 +587,7 @@ impl Run {
         }
     }
 
-    /// Whether only the lost members of SCM knew of a container.
-    pub(super) fn is_lost_with_scm(&self, container: ContainerId) -> bool {
-        let is_shown = |view: Arc<View>| view.containers.iter().any(|info| info.container == container.0);
-        self.scm_reset_at.is_some()
-            && !self.known_to_survivor.contains(&container)
-            && !self.views.newest().is_some_and(is_shown)
-    }
-
-    fn decommission(&mut self, node: usize, until: Duration) {
+    pub(super) fn decommission(&mut self, node: usize, until: Duration) {
         if self.leaving.contains(&node) || self.gone.contains(&node) || self.staying() <= 4 {
             return;
         }
@@ -635,36 +621,75 @@ impl Run {
         });
     }
 
-    /// Flips a bit of a closed container that all its replicas have.
-    fn flip(&mut self) -> bool {
-        let Some(view) = self.views.newest() else { return false };
+    pub(super) fn pause_until(&mut self, machine: usize, until: Duration) {
+        if self.world.is_up(ProcessId(machine)) {
+            self.ledger.count(|counts| counts.machines_paused += 1);
+            let cut = self.links.cut(&[ProcessId(machine)], false);
+            self.links.apply_to(self.world.network());
+            self.world.freeze(ProcessId(machine));
+            self.later(until, Remedy::Thaw(machine, cut));
+        }
+    }
+
+    /// Flips a bit now, or tries again in a moment.
+    pub(super) fn flip_by(&mut self, what: Flipped, until: Duration) {
+        let now = self.world.now();
+        let is_done = self.all_are_there()
+            && match what {
+                Flipped::Records => self.flip(),
+                Flipped::End => self.flip_end(),
+            };
+        if is_done {
+            self.ledger.count(|counts| counts.bits_flipped += 1);
+            self.harmed_at = Some(now);
+        } else if now < until {
+            self.at(now + Duration::from_millis(500), Step::Flip { what, until });
+        }
+    }
+
+    /// Closed containers of which three good replicas are there, whatever others lack at the moment.
+    fn closed_whole(&self) -> Vec<proto::scm::ContainerInfo> {
         let closed = |info: &&proto::scm::ContainerInfo| {
             info.state() == ContainerState::ContainerClosed
                 && info.payload_bytes > 0
                 && info.replicas.len() == 3
+                && unsound_replicas(info).is_none()
+                && !self.losses.has_lost_majority(info)
         };
-        let closed: Vec<_> = view.containers.iter().filter(closed).collect();
+        let view = self.views.newest();
+        view.iter().flat_map(|view| view.containers.iter().filter(closed).cloned()).collect()
+    }
+
+    /// Flips a bit of how a replica of a closed container ended, of those that ended by themselves.
+    fn flip_end(&mut self) -> bool {
+        let ends: Vec<_> = self.closed_whole().iter().flat_map(|info| self.ends_of(info)).collect();
+        if ends.is_empty() {
+            return false;
+        }
+        let (machine, disk, end, bytes) = self.random.pick(&ends).clone();
+        let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
+        self.ledger.damage(machine);
+        self.ledger.count(|counts| counts.ends_damaged += 1);
+        self.world.trace().event(format_args!("bit {bit} of byte {offset} of {end} on {machine} flips"));
+        self.world.disks(ProcessId(machine))[disk].flip_stored_bit(&end, offset, bit).is_ok()
+    }
+
+    /// Flips a bit of a closed container that all its replicas have.
+    fn flip(&mut self) -> bool {
+        let closed = self.closed_whole();
         if closed.is_empty() {
             return false;
         }
-        let ends: Vec<_> = closed.iter().flat_map(|info| self.ends_of(info)).collect();
-        if !ends.is_empty() && self.random.one_in(2) {
-            let (machine, disk, end, bytes) = self.random.pick(&ends).clone();
-            let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
-            self.ledger.damage(machine);
-            self.ledger.count(|counts| counts.ends_damaged += 1);
-            self.world.trace().event(format_args!("bit {bit} of byte {offset} of {end} on {machine} flips"));
-            return self.world.disks(ProcessId(machine))[disk].flip_stored_bit(&end, offset, bit).is_ok();
-        }
-        let info = *self.random.pick(&closed);
+        let info = self.random.pick(&closed).clone();
         let container = ContainerId(info.container);
         let node = self.random.pick(&info.replicas).node.clone().unwrap_or_default();
         let Some(machine) = machine_at(&node.address) else { return false };
-        let prefix = format!("containers/{:016x}/", OwnerId::from(container).0);
+        let directory = format!("containers/{:016x}", OwnerId::from(container).0);
         for disk in self.world.disks(ProcessId(machine)) {
-            let mut files = disk.files();
-            files.retain(|(path, bytes)| path.starts_with(&prefix) && path.ends_with(".seg") && *bytes > 0);
-            let Some((path, bytes)) = files.first() else { continue };
+            let mut files = disk.files_in(&directory);
+            files.retain(|(name, bytes)| name.ends_with(".seg") && *bytes > 0);
+            let Some((name, bytes)) = files.first() else { continue };
+            let path = &format!("{directory}/{name}");
             // Beyond its records a segment has room that nobody reads.
             let used = if files.len() > 1 { *bytes / 2 } else { info.payload_bytes.min(*bytes) };
             let (offset, bit) = (self.random.below(used.max(1)), self.random.below(8) as u8);
@@ -677,19 +702,17 @@ impl Run {
 
     /// The `end` files of a container's replicas: those that ended by themselves have one.
     fn ends_of(&self, info: &proto::scm::ContainerInfo) -> Vec<(usize, usize, String, u64)> {
-        let end = format!("containers/{:016x}/end", OwnerId::from(ContainerId(info.container)).0);
+        let directory = format!("containers/{:016x}", OwnerId::from(ContainerId(info.container)).0);
         let nodes = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
-        let machines = nodes.filter_map(|node| machine_at(&node.address));
-        let on_machine = |machine: usize| {
-            let disks = self.world.disks(ProcessId(machine)).iter().enumerate();
-            let here: Vec<_> = disks
-                .flat_map(|(disk, of)| of.files().into_iter().map(move |(path, bytes)| (disk, path, bytes)))
-                .filter(|(_, path, bytes)| *path == end && *bytes > 0)
-                .map(|(disk, path, bytes)| (machine, disk, path, bytes))
-                .collect();
-            here
-        };
-        machines.flat_map(on_machine).collect()
+        let mut ends = Vec::new();
+        for machine in nodes.filter_map(|node| machine_at(&node.address)) {
+            for (disk, of) in self.world.disks(ProcessId(machine)).iter().enumerate() {
+                let here =
+                    of.files_in(&directory).into_iter().filter(|(name, bytes)| name == "end" && *bytes > 0);
+                ends.extend(here.map(|(name, bytes)| (machine, disk, format!("{directory}/{name}"), bytes)));
+            }
+        }
+        ends
     }
 
     pub(super) fn later(&mut self, at: Duration, remedy: Remedy) {

@@ -27,7 +27,15 @@ pub(super) enum Scheme {
     /// leader   ──cut off, `tail` chunks──x           ┌──alone: quasi-closes, is asked for everything──
     /// others   ─────────────────elect, acknowledge──x          one is back ──┐  the other ──┐
     /// ```
-    Diverge { tail: u64, cut: Duration, others: Duration, away: Duration, third: Duration },
+    Diverge {
+        tail: u64,
+        cut: Duration,
+        others: Duration,
+        away: Duration,
+        third: Duration,
+        /// Whether one of the records of how a replica ended is damaged, once all is well again.
+        then_harmed: bool,
+    },
     /// A member lags, cut off from the others for so long that nothing is on its way to it any more; another
     /// one loses its log, while the third one is away, or worse.
     ///
@@ -51,6 +59,9 @@ pub(super) enum Scheme {
     /// A member of SCM lags while containers are begun; then the others lose their disks, and it is made the
     /// only one.
     ResetScm { lag: Duration },
+    /// A member stands still for minutes, while another one is emptied: whatever it was told, asked or
+    /// promised is long over when it goes on.
+    Pause { leader: bool, after: Duration, lasts: Duration },
 }
 
 /// The fate of the third member beside one that loses its log.
@@ -97,6 +108,7 @@ impl Scheme {
                 others: ms(random, 1500, 3500),
                 away: ms(random, 16_000, 24_000),
                 third: ms(random, 0, 8000),
+                then_harmed: planted.is_none() && random.one_in(2),
             },
             1..=3 => {
                 // A planted bug gets a harm that the member always finds.
@@ -133,9 +145,21 @@ impl Scheme {
                 },
                 power_lost_after: random.one_in(2).then(|| ms(random, 1, 1500)),
             },
+            _ if random.one_in(2) => {
+                let leader = random.one_in(2);
+                Scheme::Pause { leader, after: ms(random, 300, 8000), lasts: ms(random, 90_000, 240_000) }
+            }
             _ => return None,
         })
     }
+}
+
+/// Where a bit flips, of a container that is closed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Flipped {
+    Records,
+    /// What says how a replica ended, if it ended by itself.
+    End,
 }
 
 /// The step that a scheme takes at some moment.
@@ -178,6 +202,16 @@ pub(super) enum Step {
     Probe {
         machine: usize,
         pipeline: PipelineId,
+    },
+    /// Everything on a machine stands still.
+    Pause {
+        machine: usize,
+        until: Duration,
+    },
+    /// A bit flips as soon as something may be harmed, but no later than this.
+    Flip {
+        what: Flipped,
+        until: Duration,
     },
     /// All members of SCM but this one lose their disks.
     LoseScm {

@@ -4,13 +4,13 @@
 use super::harm::{Harm, IndexHarm, logs_on};
 use super::plan::machine_at;
 use super::run::Run;
-use super::scheme::{Other, Scheme, Step, Third};
+use super::scheme::{Flipped, Other, Scheme, Step, Third};
 use crate::scenario::random_crash;
 use crate::world::{Crash, ProcessId};
 use disk::sim::Loss;
 use proto::scm::{Pipeline, PipelineState};
 use std::time::Duration;
-use types::{ContainerId, PipelineId};
+use types::PipelineId;
 
 /// The time at which a scheme is given up, where a run never comes to be well enough to begin it.
 pub(super) const GIVEN_UP_AT: Duration = Duration::from_secs(25);
@@ -63,8 +63,13 @@ impl Run {
         let (one, other) = if self.random.one_in(2) { (one, other) } else { (other, one) };
         let now = self.world.now();
         self.faults_until = match scheme {
-            Scheme::Diverge { tail, cut, others, away, third } => {
-                self.diverge(pipeline, [leader, one, other], tail, now + cut, now + cut + others, away, third)
+            Scheme::Diverge { tail, cut, others, away, third, then_harmed } => {
+                let (dies, leave) = (now + cut, now + cut + others);
+                let over = self.diverge(pipeline, [leader, one, other], tail, dies, leave, away, third);
+                match then_harmed {
+                    true => self.harm_end_from(over),
+                    false => over,
+                }
             }
             Scheme::LoseLog { harm, third, lag, down } => {
                 // The leader has what is acknowledged, in any case; it is harmed, or it is the third one.
@@ -85,6 +90,10 @@ impl Run {
                 self.fill(pipeline, full, lost, free_bytes, lost_after)
             }
             Scheme::ResetScm { lag } => self.reset_scm(now + lag),
+            Scheme::Pause { leader: leads, after, lasts } => {
+                let pair = if leads { [leader, one] } else { [one, other] };
+                self.pause(pipeline, pair, after, lasts)
+            }
         };
     }
 
@@ -123,6 +132,13 @@ impl Run {
             look += Duration::from_secs(2);
         }
         over
+    }
+
+    /// Has the record of how a replica ended damaged, once all is well; returns until when that may take.
+    fn harm_end_from(&mut self, from: Duration) -> Duration {
+        let until = from + Duration::from_secs(30);
+        self.at(from, Step::Flip { what: Flipped::End, until });
+        until
     }
 
     fn lose_log(
@@ -252,10 +268,32 @@ impl Run {
         now + lost_after.unwrap_or_default() + Duration::from_secs(14)
     }
 
+    /// Lays out the steps of [`Scheme::Pause`]: while another member is emptied, so that copies and deletions
+    /// are under way.
+    fn pause(
+        &mut self,
+        pipeline: &Pipeline,
+        [machine, leaving]: [usize; 2],
+        after: Duration,
+        lasts: Duration,
+    ) -> Duration {
+        self.ledger.count(|counts| counts.paused_for_minutes += 1);
+        let (now, id) = (self.world.now(), PipelineId(pipeline.pipeline));
+        let until = now + after + lasts;
+        for at in [now, now + after, until - Duration::from_millis(100)] {
+            self.at(at, Step::Write { pipeline: pipeline.clone(), blocks: 12, tries: 6 });
+        }
+        self.decommission(leaving, until);
+        self.at(now + after, Step::Pause { machine, until });
+        for after in [1, 4] {
+            self.at(until + Duration::from_secs(after), Step::Probe { machine, pipeline: id });
+        }
+        until + Duration::from_secs(6)
+    }
+
     fn reset_scm(&mut self, at: Duration) -> Duration {
         let (now, Some(view)) = (self.world.now(), self.views.newest()) else { return self.world.now() };
         let survivor = self.random.below(self.plan.scms as u64) as usize;
-        self.known_to_survivor = view.containers.iter().map(|info| ContainerId(info.container)).collect();
         self.isolate(survivor, at);
         let is_open = |pipeline: &&Pipeline| pipeline.state() == PipelineState::PipelineOpen;
         let open: Vec<Pipeline> = view.pipelines.iter().filter(is_open).cloned().collect();

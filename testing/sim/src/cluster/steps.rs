@@ -54,6 +54,8 @@ impl Run {
                     self.harm_index(machine, number, harm, rebuilt_after, power_lost_after);
                 }
             }
+            Step::Pause { machine, until } => self.pause_until(machine, until),
+            Step::Flip { what, until } => self.flip_by(what, until),
             Step::Lose { machine, crash } => {
                 self.holdings.lose(machine, self.world.now());
                 self.lose_node(machine, crash);
@@ -149,7 +151,8 @@ impl Run {
         rebuilt_after: Duration,
         power_lost_after: Option<Duration>,
     ) {
-        if !harm.strike(&self.world.disks(ProcessId(machine))[number], &mut self.random) {
+        let directory = self.directories(machine).swap_remove(number);
+        if !harm.strike(&directory, &self.plan.datanode.db, &mut self.random) {
             return;
         }
         let now = self.world.now();

@@ -41,6 +41,7 @@ const DOORS: &[(&str, Door)] = doors! {
     "endless-chunk": bodies::endless_chunk,
     "scm-term": rpc::scm_term,
     "heartbeats": rpc::heartbeats,
+    "log-regex": rpc::log_regex,
     "rpc-connections": rpc::rpc_connections,
     "browser": machine::browser,
     "sighup": machine::sighup,

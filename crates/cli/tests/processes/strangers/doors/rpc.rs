@@ -5,6 +5,8 @@ use super::house::{House, Peak};
 use super::{Failed, Seen};
 use crate::commands::{admin_json, flotilla};
 use crate::doors;
+use proto::process::LogRequest;
+use proto::process::process_client::ProcessClient;
 use proto::raft as wire;
 use proto::raft::raft_transport_client::RaftTransportClient;
 use proto::{Code, Failure};
@@ -46,6 +48,24 @@ pub(super) async fn heartbeats(house: &House) -> Seen {
         said.push(format!("{name}: {}", peak.stayed_below(GROWTH_BYTES_MAX, "8 MiB of empty heartbeats")?));
     }
     Ok(format!("8 MiB are refused, {}", said.join(", ")))
+}
+
+/// Regular expressions in what a process is asked to log: one of 200 bytes would take gigabytes.
+pub(super) async fn log_regex(house: &House) -> Seen {
+    const GROWTH_BYTES_MAX: u64 = 64 << 20;
+    let costly = format!("[{{a=(x|y)*x{}}}]=info", "(x|y)".repeat(18));
+    let (process, address) = (&house.cluster.scms[0], &house.cluster.scm_addresses[0]);
+    let mut client = ProcessClient::new(channel(address).await?);
+    let ask = |directive: &str| LogRequest { directives: vec![directive.to_owned()], reset: false };
+    let right = client.log(ask("flotilla_scm=info")).await;
+    right.map_err(|status| format!("a module's level is refused: {status}"))?;
+    let peak = Peak::of(process);
+    let answer = tokio::time::timeout(DEADLINE, client.log(ask(&costly))).await;
+    match answer.map_err(|_| "an expression keeps a process busy")?.map_err(Failure::from) {
+        Err(Failure { code: Code::Invalid, .. }) => {}
+        other => return Err(format!("an expression is answered {other:?}")),
+    }
+    peak.stayed_below(GROWTH_BYTES_MAX, "a regular expression for a log")
 }
 
 /// From an address of their own, so that those of the cluster are not counted with them.
