@@ -19,6 +19,7 @@ deb_pack() {
     install -D -m 644 "$tree/deploy/flotilla.service" "$deb/usr/lib/systemd/system/flotilla.service"
     # Keys of a gateway go in there; systemd reads it as root.
     install -D -m 600 "$tree/deploy/flotilla.env" "$deb/etc/flotilla/flotilla.env"
+    install -D -m 644 "$root/deploy/deb/logrotate" "$deb/etc/logrotate.d/flotilla"
     install -D -m 644 "$tree/completions/flotilla.bash" "$deb/usr/share/bash-completion/completions/flotilla"
     mkdir -p "$doc"
     cp -r "$tree"/{README.md,ARCHITECTURE.md,docs,licences,sbom.cdx.json,BUILD-INFO} "$doc/"
@@ -29,7 +30,7 @@ deb_pack() {
 
     mkdir "$deb/DEBIAN"
     for script in postinst prerm postrm; do install -m 755 "$root/deploy/deb/$script" "$deb/DEBIAN/$script"; done
-    echo /etc/flotilla/flotilla.env >"$deb/DEBIAN/conffiles"
+    printf '%s\n' /etc/flotilla/flotilla.env /etc/logrotate.d/flotilla >"$deb/DEBIAN/conffiles"
     (cd "$deb" && find etc usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
     deb_control "$deb" >"$deb/DEBIAN/control"
     find "$deb" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +

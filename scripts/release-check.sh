@@ -125,7 +125,7 @@ check_package() {
     fi
     local contents file
     contents=$(dpkg-deb --contents "$release_package")
-    for file in usr/bin/flotilla usr/lib/systemd/system/flotilla.service etc/flotilla/flotilla.env usr/share/doc/flotilla/copyright; do
+    for file in usr/bin/flotilla usr/lib/systemd/system/flotilla.service etc/flotilla/flotilla.env etc/logrotate.d/flotilla usr/share/doc/flotilla/copyright; do
         grep -qE "root/root .* \./$file$" <<<"$contents" || die "the package lacks $file, or it is not root's"
     done
     mkdir -p "$scratch/machine"

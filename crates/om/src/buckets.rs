@@ -230,8 +230,12 @@ impl Buckets {
             let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
             return self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop);
         }
-        // The bucket is in one group at most: the group that had it lets go of it before the other holds it.
         let is_done = entry.stage() == BucketStage::BucketMoved;
+        // What the group lacks of the fences it gets while the bucket can still be read where it was.
+        if is_done && self.fences()? != 0 {
+            self.bring_fences(moved.to, Lacks::ByNumber).await?;
+        }
+        // The bucket is in one group at most: the group that had it lets go of it before the other holds it.
         let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
         let ended = self.others.ask(moved.from, end, |mut om, end| async move { om.end_sending(end).await });
         ended.await?;

@@ -15,6 +15,9 @@ pub(crate) enum Algorithm {
     Sha256,
 }
 
+/// Algorithms that AWS has and we have not.
+const NOT_OURS: [&str; 5] = ["SHA512", "MD5", "XXHASH64", "XXHASH3", "XXHASH128"];
+
 /// The way in which a multipart object's checksum is made of those of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -52,15 +55,18 @@ impl Algorithm {
     }
 
     pub(crate) fn parse(name: &str) -> Result<Algorithm> {
-        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name)).ok_or_else(
-            || {
-                GatewayError::InvalidRequest(
+        let is_it = |known: &str| known.eq_ignore_ascii_case(name);
+        if let Some(algorithm) = Algorithm::ALL.into_iter().find(|algorithm| is_it(algorithm.name())) {
+            return Ok(algorithm);
+        }
+        Err(match NOT_OURS.into_iter().any(is_it) {
+            true => GatewayError::NotImplemented("A checksum of this algorithm"),
+            false => GatewayError::InvalidRequest(
                 "Checksum algorithm provided is unsupported. Please try again with any of the valid types: \
                  [CRC32, CRC32C, CRC64NVME, SHA1, SHA256]"
                     .to_owned(),
-            )
-            },
-        )
+            ),
+        })
     }
 
     /// The kind of a multipart upload that names an algorithm and no kind.
@@ -194,6 +200,13 @@ mod tests {
         assert_eq!(sum(Algorithm::Crc64Nvme, b"123456789"), "rosUhgp5mIg=");
         assert_eq!(sum(Algorithm::Sha1, b"abc"), "qZk+NkcGgWq6PiVxeFDCbJzQ2J0=");
         assert_eq!(sum(Algorithm::Sha256, b"abc"), "ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=");
+    }
+
+    #[test]
+    fn what_aws_has_and_we_have_not_is_not_implemented() {
+        assert!(matches!(Algorithm::parse("sha256"), Ok(Algorithm::Sha256)));
+        assert!(matches!(Algorithm::parse("Sha512"), Err(GatewayError::NotImplemented(_))));
+        assert!(matches!(Algorithm::parse("CRC31"), Err(GatewayError::InvalidRequest(_))));
     }
 
     #[test]

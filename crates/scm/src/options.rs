@@ -40,8 +40,9 @@ pub struct ScmOptions {
     /// this long before it is deleted: if the container was cut short by mistake, it is the only one that has
     /// the rest.
     pub ahead_kept: Duration,
-    /// An open container is closed once blocks of it have waited to be discarded for this long, however few:
-    /// a container that is never full must not keep what is dead in it.
+    /// An open container is closed once blocks of it have waited to be discarded for this long, however few,
+    /// or once it has had blocks for this long: a container that is never full must not keep what is dead in
+    /// it, nor what no name ever had.
     pub roll_dead_after: Duration,
     /// The balancer moves containers while the fullest node is this many percent of its capacity above the
     /// mean, or the emptiest below.

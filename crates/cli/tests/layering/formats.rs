@@ -60,7 +60,7 @@ const LIMITS: &[(&str, &str, &str, &str)] = &[
     ("om-tables.md", "or of a backup | 12 MiB", "om/src/rules.rs", "ROWS_BYTES_MAX"),
     ("om-tables.md", "remembered requests | 10 million", "om/src/ops/requests.rs", "REMEMBERED_MAX"),
     ("om-tables.md", "10 million, and 2 GiB", "om/src/ops/requests.rs", "REMEMBERED_BYTES_MAX"),
-    ("om-tables.md", "one `ForgetBlocks` | 2048", "om/src/reclaim/portion.rs", "PIECES_AT_ONCE"),
+    ("om-tables.md", "one `ForgetBlocks` | 2048", "om/src/ops/row_portion.rs", "PIECES_AT_ONCE"),
     ("om-tables.md", "`FenceContainers` | 1 000", "om/src/ops/fence_containers.rs", "FENCED_AT_ONCE"),
     ("om-tables.md", "one `FileOrphans` | 1 024", "om/src/sweep/look_through.rs", "FILED_AT_ONCE"),
     ("scm-tables.md", "text of 1 to 255", "scm/src/ops/set_racks.rs", "NAME_BYTES_MAX"),

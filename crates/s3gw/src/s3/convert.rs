@@ -91,7 +91,7 @@ impl Described {
         }
         let expires =
             self.expires.map(|expires| http_date(u64::try_from(timestamp_ms(expires)).unwrap_or(0)));
-        Ok(KeyAttributes {
+        let attributes = KeyAttributes {
             content_type: self.content_type.unwrap_or_default(),
             cache_control: self.cache_control.unwrap_or_default(),
             content_disposition: self.content_disposition.unwrap_or_default(),
@@ -100,8 +100,27 @@ impl Described {
             expires: expires.unwrap_or_default(),
             user_metadata: metadata.into_iter().collect(),
             checksum: None,
-        })
+        };
+        match bytes_of(&attributes) > ATTRIBUTES_BYTES_MAX {
+            true => Err(GatewayError::MetadataTooLarge),
+            false => Ok(attributes),
+        }
     }
+}
+
+/// The most bytes that OM keeps of these of a key; it would say so once the body is there.
+const ATTRIBUTES_BYTES_MAX: usize = 8 << 10;
+
+/// The bytes that attributes take with OM, or some more.
+fn bytes_of(attributes: &KeyAttributes) -> usize {
+    const CHECKSUM_AND_LENGTHS: usize = 256;
+    const OF_ENTRY: usize = 12;
+    let KeyAttributes { content_type, cache_control, content_disposition, .. } = attributes;
+    let KeyAttributes { content_encoding, content_language, user_metadata, .. } = attributes;
+    let texts = [content_type, cache_control, content_disposition, content_encoding, content_language];
+    let texts: usize = texts.iter().map(|text| text.len()).sum();
+    let metadata = user_metadata.iter().map(|(name, value)| name.len() + value.len() + OF_ENTRY);
+    CHECKSUM_AND_LENGTHS + texts + metadata.sum::<usize>()
 }
 
 /// An object's content encoding, without `aws-chunked`: that is how the body travelled, not what the object
@@ -205,6 +224,19 @@ mod tests {
         assert_eq!(content_encoding("aws-chunked"), "");
         assert_eq!(content_encoding("gzip, AWS-chunked"), "gzip");
         assert_eq!(content_encoding("gzip"), "gzip");
+    }
+
+    /// OM would refuse the key once all bytes of the object are there.
+    #[test]
+    fn what_is_kept_with_an_object_is_bounded_before_its_body_is_read() {
+        let of = |bytes: usize, names: usize| {
+            let metadata = (0..names).map(|n| (n.to_string(), String::new())).collect();
+            let content_disposition = Some("x".repeat(bytes));
+            Described { content_disposition, metadata: Some(metadata), ..Described::default() }.attributes()
+        };
+        assert!(of(7900, 0).is_ok() && of(0, 500).is_ok());
+        assert!(matches!(of(8000, 0), Err(GatewayError::MetadataTooLarge)));
+        assert!(matches!(of(2000, 500), Err(GatewayError::MetadataTooLarge)));
     }
 
     #[test]

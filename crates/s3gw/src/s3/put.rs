@@ -47,6 +47,10 @@ impl Asked {
         let named = self.algorithm.as_deref().map(Algorithm::parse).transpose()?;
         let (algorithm, sum) = match (in_header, in_trailer, named) {
             (Some(_), Some(_), _) => return Err(more_than_one_sum()),
+            (Some((sent, _)), None, Some(named)) | (None, Some(sent), Some(named)) if sent != named => {
+                let why = "Value for x-amz-sdk-checksum-algorithm header is invalid.";
+                return Err(GatewayError::InvalidRequest(why.to_owned()));
+            }
             (Some((algorithm, sum)), None, _) => (algorithm, Some(sum)),
             (None, Some(algorithm), _) => (algorithm, None),
             (None, None, Some(named)) => (named, None),

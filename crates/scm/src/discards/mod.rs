@@ -111,6 +111,8 @@ pub(crate) struct Discards {
     looks: u64,
     /// Containers in which nothing is left, as all good replicas say.
     emptied: BTreeSet<ContainerId>,
+    /// Open containers with blocks, and since when this leader has known of these.
+    open: BTreeMap<ContainerId, Instant>,
     told: BTreeMap<NodeId, Vec<Told>>,
     failed: BTreeMap<(ContainerId, NodeId), Failed>,
     rolled: BTreeMap<PipelineId, Instant>,
@@ -128,6 +130,7 @@ impl Discards {
             unequal_from: ContainerId(0),
             looks: 0,
             emptied: BTreeSet::new(),
+            open: BTreeMap::new(),
             told: BTreeMap::new(),
             failed: BTreeMap::new(),
             rolled: BTreeMap::new(),
@@ -257,6 +260,11 @@ impl Discards {
                 false => set.remove(&container),
             };
         }
+        let is_open = container_state(known.record) == ContainerState::ContainerOpen;
+        match is_open && there().any(|(_, replica)| replica.blocks > 0) {
+            true => _ = self.open.entry(container).or_insert(world.now),
+            false => _ = self.open.remove(&container),
+        }
     }
 
     /// Decides what each node is told until the next look. Answers the open containers that are to be closed,
@@ -299,7 +307,24 @@ impl Discards {
         }
         self.waiting = waiting;
         self.forget_unheard();
+        rolls.extend(self.open_for_long(world, options));
         rolls
+    }
+
+    /// Returns containers that have been open for so long that they are to be closed for the sake of blocks
+    /// that nobody asks to go: those that no name ever had are found in closed ones alone.
+    fn open_for_long(&mut self, world: &World<'_>, options: &ScmOptions) -> Vec<ContainerId> {
+        let (rolled, now) = (&mut self.rolled, world.now);
+        let is_due = |since: &Instant| now.saturating_duration_since(*since) >= options.roll_dead_after;
+        let due = self.open.extract_if(.., |_, since| is_due(since)).map(|(container, _)| container);
+        let pipeline = |container: &ContainerId| {
+            let record = world.tables.container(*container)?;
+            Some(PipelineId(record.pipeline))
+        };
+        due.filter(|container| {
+            pipeline(container).is_some_and(|pipeline| rolled.insert(pipeline, now).is_none())
+        })
+        .collect()
     }
 
     /// Returns containers whose replicas have not discarded the same: those that nodes were told of before,

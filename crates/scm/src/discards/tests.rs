@@ -459,3 +459,22 @@ fn only_so_many_blocks_are_remembered() {
     played.look();
     assert_eq!(played.discards.remembered(), 0);
 }
+
+/// What no name ever had is found in closed containers alone.
+#[test]
+fn an_open_container_with_blocks_is_closed_after_a_day() {
+    let mut played = Played::open();
+    let replica = |blocks| ContainerReplica { blocks, state: ReplicaState::ReplicaOpen as i32, ..good() };
+    let day = ScmOptions::default().roll_dead_after;
+    let hour = day / 24;
+    let later = |played: &mut Played, after, blocks| {
+        played.now += after;
+        (1..=3).for_each(|node| played.hear(node, Some(replica(blocks))));
+        played.look()
+    };
+    assert_eq!(later(&mut played, hour, 0), []);
+    assert_eq!(later(&mut played, day, 5), [], "it was empty until now");
+    assert_eq!(later(&mut played, day - hour, 6), []);
+    assert_eq!(later(&mut played, hour, 6), [CONTAINER]);
+    assert_eq!(later(&mut played, hour, 6), [], "a day begins anew where it was not closed");
+}

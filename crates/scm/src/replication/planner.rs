@@ -426,15 +426,16 @@ pub(crate) fn copy(known: &ContainerView<'_>, sources: &[NodeId], bytes: u64, to
         container: ContainerId(known.record.container),
         pipeline: PipelineId(known.record.pipeline),
         sources: sources.to_vec(),
-        hash: hash_of(known),
+        hash: hash_of(known, sources),
         bytes,
         to_balance,
     }
 }
 
-/// The hash on which the good replicas that have been read agree; empty where none was, or they do not.
-fn hash_of(known: &ContainerView<'_>) -> String {
-    let good = known.replicas.iter().filter(|(_, replica)| known.quality(replica).is_good());
+/// The hash on which those of the sources agree that have been read; empty where none was, or they do not. A
+/// node that is dead may have the hash of before something was discarded, which no source would have.
+fn hash_of(known: &ContainerView<'_>, sources: &[NodeId]) -> String {
+    let good = known.replicas.iter().filter(|(node, _)| sources.contains(node));
     let mut hashes = good.map(|(_, replica)| &replica.hash).filter(|hash| !hash.is_empty());
     match hashes.next() {
         Some(first) if hashes.all(|hash| hash == first) => first.clone(),

@@ -264,6 +264,9 @@ fn a_copy_is_told_the_hash_on_which_the_good_replicas_agree() {
         replica.unhealthy = "checksum".into();
     };
     check(Case::new(&[1, 2]).with(3, bad), "as read");
+    // What a dead node has was read before something was discarded; the others have yet to be read again.
+    let unread = Case::new(&[]).with(1, has("")).with(2, has(""));
+    check(unread.with(3, has("before")).node(3, |node| node.state = NodeState::NodeDead), "");
 }
 
 #[test]

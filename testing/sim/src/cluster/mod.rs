@@ -22,6 +22,7 @@ mod deleter;
 mod deletions;
 mod ending;
 mod faults;
+mod flips;
 mod gateways;
 mod harm;
 mod invariants;

@@ -1,5 +1,4 @@
 use super::deletions::Holdings;
-use super::ending::unsound_replicas;
 use super::faults::{Fault, random_fault};
 use super::ledger::Ledger;
 use super::losses::Losses;
@@ -8,9 +7,9 @@ use super::namers::Names;
 use super::object_faults::ObjectFaults;
 use super::objects::Objects;
 use super::om_copy::OmCopy;
-use super::plan::{Plan, machine_at};
+use super::plan::Plan;
 use super::planted::{Planted, plant};
-use super::scheme::{Flipped, Step};
+use super::scheme::Step;
 use super::unnamed::Unnamed;
 use super::view::Views;
 use crate::scenario::Links;
@@ -21,16 +20,13 @@ use crate::world::{Crash, ProcessId, Trace, World};
 use clap::ValueEnum;
 use disk::Stamp;
 use disk::sim::{Random, SimDirectory, SimOptions};
-use proto::scm::{ContainerState, DatanodeInfo, NodeDuty, NodeState, SetNodeDutyRequest};
+use proto::scm::{DatanodeInfo, NodeDuty, NodeState, SetNodeDutyRequest};
 use statedb::DbMemory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use types::{ContainerId, DiskId, OwnerId};
-
-/// The time that a flip of a bit waits for a moment in which something may be harmed.
-const FLIP_WITHIN: Duration = Duration::from_secs(10);
+use types::DiskId;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -444,7 +440,7 @@ impl Run {
                     self.lose_node(node, crash);
                 }
             }
-            Fault::Flip => self.flip_by(Flipped::Records, now + FLIP_WITHIN),
+            Fault::Flip => self.flip_soon(),
             Fault::HarmedIndex {
                 node,
                 disk,
@@ -507,7 +503,7 @@ impl Run {
     }
 
     /// Whether nobody is away, and nothing was destroyed that SCM may not have noticed yet.
-    fn all_are_there(&self) -> bool {
+    pub(super) fn all_are_there(&self) -> bool {
         let now = self.world.now();
         let noticed = self.plan.scm.dead_after + Duration::from_secs(5);
         let is_early = self.harmed_at.is_some_and(|harmed_at| now < harmed_at + noticed);
@@ -629,90 +625,6 @@ impl Run {
             self.world.freeze(ProcessId(machine));
             self.later(until, Remedy::Thaw(machine, cut));
         }
-    }
-
-    /// Flips a bit now, or tries again in a moment.
-    pub(super) fn flip_by(&mut self, what: Flipped, until: Duration) {
-        let now = self.world.now();
-        let is_done = self.all_are_there()
-            && match what {
-                Flipped::Records => self.flip(),
-                Flipped::End => self.flip_end(),
-            };
-        if is_done {
-            self.ledger.count(|counts| counts.bits_flipped += 1);
-            self.harmed_at = Some(now);
-        } else if now < until {
-            self.at(now + Duration::from_millis(500), Step::Flip { what, until });
-        }
-    }
-
-    /// Closed containers of which three good replicas are there, whatever others lack at the moment.
-    fn closed_whole(&self) -> Vec<proto::scm::ContainerInfo> {
-        let closed = |info: &&proto::scm::ContainerInfo| {
-            info.state() == ContainerState::ContainerClosed
-                && info.payload_bytes > 0
-                && info.replicas.len() == 3
-                && unsound_replicas(info).is_none()
-                && !self.losses.has_lost_majority(info)
-        };
-        let view = self.views.newest();
-        view.iter().flat_map(|view| view.containers.iter().filter(closed).cloned()).collect()
-    }
-
-    /// Flips a bit of how a replica of a closed container ended, of those that ended by themselves.
-    fn flip_end(&mut self) -> bool {
-        let ends: Vec<_> = self.closed_whole().iter().flat_map(|info| self.ends_of(info)).collect();
-        if ends.is_empty() {
-            return false;
-        }
-        let (machine, disk, end, bytes) = self.random.pick(&ends).clone();
-        let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
-        self.ledger.damage(machine);
-        self.ledger.count(|counts| counts.ends_damaged += 1);
-        self.world.trace().event(format_args!("bit {bit} of byte {offset} of {end} on {machine} flips"));
-        self.world.disks(ProcessId(machine))[disk].flip_stored_bit(&end, offset, bit).is_ok()
-    }
-
-    /// Flips a bit of a closed container that all its replicas have.
-    fn flip(&mut self) -> bool {
-        let closed = self.closed_whole();
-        if closed.is_empty() {
-            return false;
-        }
-        let info = self.random.pick(&closed).clone();
-        let container = ContainerId(info.container);
-        let node = self.random.pick(&info.replicas).node.clone().unwrap_or_default();
-        let Some(machine) = machine_at(&node.address) else { return false };
-        let directory = format!("containers/{:016x}", OwnerId::from(container).0);
-        for disk in self.world.disks(ProcessId(machine)) {
-            let mut files = disk.files_in(&directory);
-            files.retain(|(name, bytes)| name.ends_with(".seg") && *bytes > 0);
-            let Some((name, bytes)) = files.first() else { continue };
-            let path = &format!("{directory}/{name}");
-            // Beyond its records a segment has room that nobody reads.
-            let used = if files.len() > 1 { *bytes / 2 } else { info.payload_bytes.min(*bytes) };
-            let (offset, bit) = (self.random.below(used.max(1)), self.random.below(8) as u8);
-            self.ledger.damage(machine);
-            self.world.trace().event(format_args!("bit {bit} of byte {offset} of {path} on {machine} flips"));
-            return disk.flip_stored_bit(path, offset, bit).is_ok();
-        }
-        false
-    }
-
-    /// The `end` files of a container's replicas: those that ended by themselves have one.
-    fn ends_of(&self, info: &proto::scm::ContainerInfo) -> Vec<(usize, usize, String, u64)> {
-        let directory = format!("containers/{:016x}", OwnerId::from(ContainerId(info.container)).0);
-        let nodes = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
-        let mut ends = Vec::new();
-        for machine in nodes.filter_map(|node| machine_at(&node.address)) {
-            for (disk, of) in self.world.disks(ProcessId(machine)).iter().enumerate() {
-                let here =
-                    of.files_in(&directory).into_iter().filter(|(name, bytes)| name == "end" && *bytes > 0);
-                ends.extend(here.map(|(name, bytes)| (machine, disk, format!("{directory}/{name}"), bytes)));
-            }
-        }
-        ends
     }
 
     pub(super) fn later(&mut self, at: Duration, remedy: Remedy) {

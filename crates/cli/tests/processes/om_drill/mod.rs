@@ -23,6 +23,8 @@ const CALLERS: u64 = 8;
 const GROUPS: u64 = 4;
 /// A stall may last as long as clients repeat what they ask, and they may ask twice for a route.
 const STALL_MAX: Duration = Duration::from_secs(60);
+/// The time in which each kind of harm comes, and a bucket moves.
+const A_WHILE: Duration = Duration::from_secs(60);
 
 struct Plan {
     harmed_for: Duration,
@@ -71,7 +73,7 @@ async fn run(plan: Plan) -> Found {
         names
     });
     let names = names.await.unwrap();
-    let (scm, histories) = (names.scm.clone(), Histories::new());
+    let (scm, histories, harmed_for) = (names.scm.clone(), Histories::new(), plan.harmed_for);
     let callers = (0..CALLERS).map(|number| {
         let client = Client::connect(ClientOptions { scm: scm.clone(), ..ClientOptions::default() });
         tokio::spawn(Caller::new(client, histories.clone(), number, plan.seed).run())
@@ -89,6 +91,9 @@ async fn run(plan: Plan) -> Found {
     let checked = histories.check().unwrap_or_else(|wrong| panic!("{wrong}\n{}", names.logs()));
     println!("{checked:?}, {harm:?}, {moves} moves, the longest call took {longest:?}");
     assert!(checked.calls > 0 && longest < STALL_MAX, "a call took {longest:?}");
+    if harmed_for >= A_WHILE {
+        assert!(moves > 0 && harm.contains_key("killed") && harm.contains_key("paused"), "nothing happened");
+    }
     Found { checked, harm, moves, longest }
 }
 
