@@ -335,9 +335,13 @@ pub(crate) struct ScmTimes {
     #[arg(long, default_value = "2m", env = "FLOTILLA_TASK_WITHIN", value_parser = duration)]
     pub task_within: Duration,
     /// SCM: an open container is closed when blocks in it that nobody names have waited for this long,
-    /// however few, or when it has had any blocks for this long
+    /// however few
     #[arg(long, default_value = "24h", env = "FLOTILLA_ROLL_DEAD_AFTER", value_parser = duration)]
     pub roll_dead_after: Duration,
+    /// SCM: an open container is closed when it has had any blocks for this long, so that those of them that
+    /// no name ever had are found
+    #[arg(long, default_value = "24h", env = "FLOTILLA_ROLL_OPEN_AFTER", value_parser = duration)]
+    pub roll_open_after: Duration,
 }
 
 #[derive(ClapArgs, Debug)]

@@ -472,6 +472,7 @@ fn scm_options(options: &ServerOptions, rpc_address: &str) -> ScmOptions {
         quasi_close_after: times.quasi_close_after,
         task_within: times.task_within,
         roll_dead_after: times.roll_dead_after,
+        roll_open_after: times.roll_open_after,
         ..defaults
     }
 }

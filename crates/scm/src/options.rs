@@ -40,10 +40,12 @@ pub struct ScmOptions {
     /// this long before it is deleted: if the container was cut short by mistake, it is the only one that has
     /// the rest.
     pub ahead_kept: Duration,
-    /// An open container is closed once blocks of it have waited to be discarded for this long, however few,
-    /// or once it has had blocks for this long: a container that is never full must not keep what is dead in
-    /// it, nor what no name ever had.
+    /// An open container is closed once blocks of it have waited to be discarded for this long, however few:
+    /// a container that is never full must not keep what is dead in it, ...
     pub roll_dead_after: Duration,
+    /// ... nor what no name ever had, which is found in closed ones alone: it is closed, too, once it has had
+    /// blocks for this long.
+    pub roll_open_after: Duration,
     /// The balancer moves containers while the fullest node is this many percent of its capacity above the
     /// mean, or the emptiest below.
     pub balancer_threshold_percent: u64,
@@ -83,6 +85,7 @@ impl Default for ScmOptions {
             task_within: Duration::from_secs(120),
             ahead_kept: Duration::from_secs(3600),
             roll_dead_after: Duration::from_secs(24 * 3600),
+            roll_open_after: Duration::from_secs(24 * 3600),
             balancer_threshold_percent: 10,
             balancer_moves_max: 4,
             leader_move_interval: Duration::from_secs(60),

@@ -22,6 +22,7 @@ use proto::scm::{
     TakeDiscards, Task, TaskKind, TaskReport, task,
 };
 pub(crate) use standing::DiscardStanding;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -314,17 +315,18 @@ impl Discards {
     /// Returns containers that have been open for so long that they are to be closed for the sake of blocks
     /// that nobody asks to go: those that no name ever had are found in closed ones alone.
     fn open_for_long(&mut self, world: &World<'_>, options: &ScmOptions) -> Vec<ContainerId> {
-        let (rolled, now) = (&mut self.rolled, world.now);
-        let is_due = |since: &Instant| now.saturating_duration_since(*since) >= options.roll_dead_after;
-        let due = self.open.extract_if(.., |_, since| is_due(since)).map(|(container, _)| container);
-        let pipeline = |container: &ContainerId| {
-            let record = world.tables.container(*container)?;
-            Some(PipelineId(record.pipeline))
-        };
-        due.filter(|container| {
-            pipeline(container).is_some_and(|pipeline| rolled.insert(pipeline, now).is_none())
-        })
-        .collect()
+        let is_due = |since: Instant| world.now.saturating_duration_since(since) >= options.roll_open_after;
+        let mut due = Vec::new();
+        for (&container, _) in self.open.iter().filter(|(_, since)| is_due(**since)) {
+            let Some(record) = world.tables.container(container) else { continue };
+            // One that has its turn later does not take that of what is dead in the same pipeline.
+            if let Entry::Vacant(place) = self.rolled.entry(PipelineId(record.pipeline)) {
+                place.insert(world.now);
+                due.push(container);
+            }
+        }
+        due.iter().for_each(|container| _ = self.open.remove(container));
+        due
     }
 
     /// Returns containers whose replicas have not discarded the same: those that nodes were told of before,

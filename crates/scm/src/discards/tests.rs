@@ -465,7 +465,7 @@ fn only_so_many_blocks_are_remembered() {
 fn an_open_container_with_blocks_is_closed_after_a_day() {
     let mut played = Played::open();
     let replica = |blocks| ContainerReplica { blocks, state: ReplicaState::ReplicaOpen as i32, ..good() };
-    let day = ScmOptions::default().roll_dead_after;
+    let day = ScmOptions::default().roll_open_after;
     let hour = day / 24;
     let later = |played: &mut Played, after, blocks| {
         played.now += after;
