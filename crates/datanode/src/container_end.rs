@@ -39,6 +39,15 @@ pub(crate) struct ContainerEnd {
     pub committed: LogIndex,
 }
 
+/// The file of a container's end, as it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndFile {
+    None,
+    /// It cannot be read, now or ever: the container is over, and this does not say how.
+    Damaged,
+    Says(ContainerEnd),
+}
+
 impl ContainerEnd {
     /// The end of a container of which nothing is left that says more.
     pub(crate) const LOST: ContainerEnd =
@@ -58,23 +67,13 @@ impl ContainerEnd {
         FILE.read(disk, &path, decode).await.context("read how a container ended")
     }
 
-    /// The end of a container, of which one that is damaged says as little as none: for those who know it
-    /// from elsewhere, or do without.
-    pub(crate) async fn read_unless_damaged(
-        disk: &dyn Disk,
-        container: ContainerId,
-    ) -> anyhow::Result<Option<ContainerEnd>> {
+    /// Looks at the file of a container's end: for those who know the end from elsewhere, or do without.
+    pub(crate) async fn file(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<EndFile> {
         match ContainerEnd::read(disk, container).await {
-            Err(failure) if condemns(&failure) => Ok(None),
-            read => read,
-        }
-    }
-
-    /// Whether the container has an end, be it damaged.
-    pub(crate) async fn is_there(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<bool> {
-        match ContainerEnd::read(disk, container).await {
-            Err(failure) if condemns(&failure) => Ok(true),
-            read => Ok(read?.is_some()),
+            Ok(None) => Ok(EndFile::None),
+            Ok(Some(end)) => Ok(EndFile::Says(end)),
+            Err(failure) if condemns(&failure) => Ok(EndFile::Damaged),
+            Err(failure) => Err(failure),
         }
     }
 

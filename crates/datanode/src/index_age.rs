@@ -108,7 +108,8 @@ pub(crate) async fn containers_without_row(
     Ok(found)
 }
 
-/// Whether a container came from another node; one whose file `imported` is damaged did.
+/// Whether a container came from another node; one whose file `imported` is damaged did, and one whose file
+/// the medium does not give back may have.
 pub(crate) async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<bool> {
     match imported_file::read(&**disk, &container_dir(container)).await {
         Err(failure) if condemns(&failure) => Ok(true),

@@ -17,7 +17,7 @@
 //! its pipeline is flushed instead of quasi-closed: the log that would apply it again goes.
 
 use crate::blocking::blocking;
-use crate::container_end::ContainerEnd;
+use crate::container_end::{ContainerEnd, EndFile};
 use crate::container_reader::{ContainerReader, Contents, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
@@ -140,8 +140,8 @@ impl Retired {
             Ok(index.container(open)?.is_some_and(is_end).then_some(open))
         });
         let Some(open) = open.await? else { return Ok(None) };
-        let is_closed_by_scm = ContainerEnd::is_there(&**self.disk.space.disk(), open).await?;
-        Ok((!is_closed_by_scm).then_some(open))
+        let file = ContainerEnd::file(&**self.disk.space.disk(), open).await?;
+        Ok((file == EndFile::None).then_some(open))
     }
 
     /// Applies what the log has and the index has not; answers where it ends. Where the replica's creation
@@ -262,7 +262,7 @@ impl Retired {
             }
             let end = ContainerEnd { state, last, committed };
             let disk = &**self.disk.space.disk();
-            if ContainerEnd::read_unless_damaged(disk, container).await? != Some(end) {
+            if ContainerEnd::file(disk, container).await? != EndFile::Says(end) {
                 unread.extend(last.map(|last| (container, last)));
             }
         }
@@ -433,7 +433,7 @@ impl Retired {
         }
         let end = ContainerEnd { state, last, committed };
         let disk = self.disk.space.disk();
-        if ContainerEnd::read_unless_damaged(&**disk, container).await? != Some(end) {
+        if ContainerEnd::file(&**disk, container).await? != EndFile::Says(end) {
             end.write(&**disk, container).await?;
         }
         Ok(())

@@ -59,6 +59,7 @@ impl<'a> PipelineView<'a> {
         if view.disk_works == Some(false) {
             return Some(match view.disk_why {
                 None => format!("its disk on node {node} is missing"),
+                Some("") => format!("its disk on node {node} failed"),
                 Some(why) => format!("its disk on node {node} failed: {why}"),
             });
         }

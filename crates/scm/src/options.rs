@@ -41,10 +41,10 @@ pub struct ScmOptions {
     /// the rest.
     pub ahead_kept: Duration,
     /// An open container is closed once blocks of it have waited to be discarded for this long, however few:
-    /// a container that is never full must not keep what is dead in it, ...
+    /// a container that is never full must not keep what is dead in it.
     pub roll_dead_after: Duration,
-    /// ... nor what no name ever had, which is found in closed ones alone: it is closed, too, once it has had
-    /// blocks for this long.
+    /// An open container is closed once it has had blocks for this long: those of them that no name ever had
+    /// are found in closed containers alone.
     pub roll_open_after: Duration,
     /// The balancer moves containers while the fullest node is this many percent of its capacity above the
     /// mean, or the emptiest below.

@@ -161,7 +161,7 @@ pub(super) async fn rebuild(data_dir: &Path, accept_loss: bool, as_json: bool) -
 
 fn rebuilt_text(report: &RebuildReport) -> String {
     let mut text = String::new();
-    for RebuiltPipeline { pipeline, containers, applied, stopped, log } in &report.pipelines {
+    for RebuiltPipeline { pipeline, containers, applied, stopped, damaged, log } in &report.pipelines {
         let applied = applied.map_or("no entry".to_owned(), |index| format!("entries up to {index}"));
         let _ = writeln!(text, "pipeline {pipeline}: {} containers, {applied}", containers.len());
         let log = match log {
@@ -178,6 +178,10 @@ fn rebuilt_text(report: &RebuildReport) -> String {
         if let Some(why) = stopped {
             let _ = writeln!(text, "  LOST: committed entries after these are not in the index: {why}");
         }
+        for container in damaged {
+            let why = "the record of where it was copied from is damaged";
+            let _ = writeln!(text, "  container {container} answers for nothing: {why}");
+        }
     }
     for container in &report.nobodys {
         let _ = writeln!(text, "container {container}: no whole record is in it");
@@ -188,7 +192,7 @@ fn rebuilt_text(report: &RebuildReport) -> String {
 
 fn rebuilt_json(report: &RebuildReport) -> String {
     let mut text = String::new();
-    for RebuiltPipeline { pipeline, containers, applied, stopped, log } in &report.pipelines {
+    for RebuiltPipeline { pipeline, containers, applied, stopped, damaged, log } in &report.pipelines {
         let log = match log {
             RebuiltLog::Opens => "opens",
             RebuiltLog::WithoutSpec => "without-spec",
@@ -200,6 +204,7 @@ fn rebuilt_json(report: &RebuildReport) -> String {
             "containers": containers,
             "applied": applied.map(|index| index.0),
             "lost": stopped,
+            "damaged": damaged.iter().map(|container| container.0).collect::<Vec<_>>(),
             "log": log,
         });
         let _ = writeln!(text, "{value}");

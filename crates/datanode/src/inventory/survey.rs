@@ -2,7 +2,7 @@
 
 use super::{Inventory, Replica};
 use crate::blocking::blocking;
-use crate::container_end::ContainerEnd;
+use crate::container_end::{ContainerEnd, EndFile};
 use crate::container_reader::{ContainerReader, DiskUse, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
@@ -129,7 +129,7 @@ impl Surveyor {
             }
             return Ok(self.open_before(disk, &record));
         }
-        if is_end && !ContainerEnd::is_there(&**disk.space.disk(), container).await? {
+        if is_end && ContainerEnd::file(&**disk.space.disk(), container).await? == EndFile::None {
             // The pipeline ended with this container: nothing was ever in it, and to SCM it never was.
             self.inventory.remove(container, disk.id);
             return Ok(self.open_before(disk, &record));

@@ -32,6 +32,8 @@ pub struct RebuiltPipeline {
     pub applied: Option<LogIndex>,
     /// The reason why entries that are known to be committed are missing.
     pub stopped: Option<String>,
+    /// Containers that answer for nothing: the record of where they were copied from is damaged.
+    pub damaged: Vec<ContainerId>,
     pub log: RebuiltLog,
 }
 
@@ -105,7 +107,7 @@ impl OfflineDisk {
             None if let_go => Until::All,
             None => Until::Lost,
         };
-        let Replayed { containers, applied, stopped, missing } =
+        let Replayed { containers, applied, stopped, missing, damaged } =
             replay(&self.disk(), pipeline, files, index, until).await?;
         for contents in &containers {
             index.forget_blocks(contents.container, contents.discards.iter().map(|record| record.tag))?;
@@ -133,6 +135,6 @@ impl OfflineDisk {
             },
         };
         let containers = containers.iter().map(|contents| contents.container).collect();
-        Ok(RebuiltPipeline { pipeline, containers, applied, stopped, log })
+        Ok(RebuiltPipeline { pipeline, containers, applied, stopped, damaged, log })
     }
 }

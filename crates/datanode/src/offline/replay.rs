@@ -1,7 +1,7 @@
 //! Applying a pipeline's segments to an index, as the pipeline itself would.
 
 use super::survey::PipelineFiles;
-use crate::container_end::ContainerEnd;
+use crate::container_end::{ContainerEnd, EndFile};
 use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading};
 use crate::hash;
 use crate::import::imported_file;
@@ -10,11 +10,13 @@ use crate::index::Index;
 use crate::index::machine::{ContainerMachine, PipelineMachine};
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::layout::{OWNERS_DIR, container_dir};
+use crate::verdict::condemns;
 use anyhow::Context;
 use disk::Disk;
 use raft::{Replay, ReplicaRecord, ReplicaStage, StateMachine};
 use raftlog::inspect::HardStateSlot;
 use raftlog::{Discards, EntryMeta, WalkEnd, owner_files};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{ContainerId, GroupId, LogId, LogIndex, Nonce, OwnerId, PipelineId};
 
@@ -52,6 +54,9 @@ pub(super) struct Replayed {
     pub stopped: Option<String>,
     /// Containers that others name and that are not here: deleted, or lost, and no record says which.
     pub missing: Vec<ContainerId>,
+    /// Containers that were copied here, of which the record of that is damaged: which of their records count
+    /// is not known.
+    pub damaged: Vec<ContainerId>,
 }
 
 #[derive(Debug)]
@@ -66,16 +71,16 @@ pub(super) struct ContainerContents {
     /// The hash of docs/format/container-hash.md, in hexadecimal digits.
     pub hash: String,
     /// The end of the container, if no roll that is known to be committed ended it.
-    pub alone: Option<ContainerEnd>,
+    pub alone: EndFile,
 }
 
 impl ContainerContents {
     pub(super) fn is_finished(&self) -> bool {
         match (&self.end, self.alone) {
-            (WalkEnd::Bad { .. }, _) => false,
-            (_, Some(end)) => end.state == ContainerState::Closed,
-            (WalkEnd::Rolled { .. }, None) => true,
-            (WalkEnd::Unfinished { .. }, None) => false,
+            (WalkEnd::Bad { .. }, _) | (_, EndFile::Damaged) => false,
+            (_, EndFile::Says(end)) => end.state == ContainerState::Closed,
+            (WalkEnd::Rolled { .. }, EndFile::None) => true,
+            (WalkEnd::Unfinished { .. }, EndFile::None) => false,
         }
     }
 }
@@ -89,6 +94,7 @@ pub(super) async fn replay(
     until: Until,
 ) -> anyhow::Result<Replayed> {
     let (mut containers, mut missing) = (Vec::new(), Vec::new());
+    let (mut copied, mut damaged) = (BTreeSet::new(), Vec::new());
     let mut applying = Applying {
         index,
         pipeline,
@@ -102,7 +108,11 @@ pub(super) async fn replay(
     let begins = files.hard_state.filter(|slot| slot.purged.is_none());
     let mut next = begins.map(|slot| ContainerId(slot.start_owner.0));
     for &container in &files.containers {
-        if let Some(manifest) = imported(disk, container).await? {
+        let manifest = match imported(disk, container).await {
+            Err(failure) if condemns(&failure) => Some(None),
+            manifest => manifest?.map(Some),
+        };
+        if let Some(manifest) = manifest {
             // The copy stands in place of a replica that was deleted, to which the container before may have
             // rolled.
             if next == Some(container) {
@@ -110,7 +120,13 @@ pub(super) async fn replay(
                 next = None;
             }
             applying.finish();
-            containers.push(replay_imported(disk, &manifest, index).await?);
+            match manifest {
+                Some(manifest) => {
+                    copied.insert(container);
+                    containers.push(replay_imported(disk, &manifest, index).await?);
+                }
+                None => damaged.push(container),
+            }
             continue;
         }
         if let Some(expected) = next.filter(|next| *next != container) {
@@ -137,8 +153,15 @@ pub(super) async fn replay(
     // A log that is here is applied to its end by the next start: until then its containers are open, or what
     // is left of it would be refused.
     let has_all = |last: Option<LogId>| files.hard_state.is_none() || last.map(|last| last.index) <= applied;
-    set_ends(disk, pipeline, index, &containers, has_all).await?;
+    // What was copied here is closed, as its record of that says.
+    let own = containers.iter().filter(|contents| !copied.contains(&contents.container));
+    let own: Vec<&ContainerContents> = own.collect();
+    set_ends(disk, pipeline, index, &own, files.hard_state.is_none(), has_all).await?;
     set_missing(disk, pipeline, index, &mut missing).await?;
+    for &container in &damaged {
+        let why = "the record of where it was copied from is damaged";
+        index.end_without_rows(pipeline, container, ContainerEnd::LOST, why)?;
+    }
     if let Until::Last(last) = until
         && stopped.is_none()
         && applied.is_none_or(|applied| applied < last)
@@ -147,7 +170,7 @@ pub(super) async fn replay(
         let ends = containers.last().map_or("there are no records".to_owned(), end_text);
         stopped = Some(format!("entry {last} is known to be committed, but {ends}"));
     }
-    Ok(Replayed { containers, applied, stopped, missing })
+    Ok(Replayed { containers, applied, stopped, missing, damaged })
 }
 
 /// Whether a log that ends there was whole as far as it was synced, by what its start goes by as well. A
@@ -198,28 +221,26 @@ async fn replay_imported(
     Ok(contents)
 }
 
-/// Takes the ends of containers that their segments do not show from the files beside them.
+/// Takes the ends of a log's containers that their segments do not show from the files beside them. Where
+/// such a file is damaged and the log gone, nobody can say any more how its container ended: the roll that
+/// ends it may never have been committed.
 async fn set_ends(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
     index: &Index,
-    containers: &[ContainerContents],
+    own: &[&ContainerContents],
+    log_is_gone: bool,
     has_all: impl Fn(Option<LogId>) -> bool,
 ) -> anyhow::Result<()> {
-    for (container, record) in index.containers()?.into_iter().filter(|(_, it)| it.pipeline == pipeline) {
-        let end = match ContainerEnd::read_unless_damaged(&**disk, container).await? {
-            Some(end) => Some(end),
-            // It was over, and nobody can say any more how it ended.
-            None if record.state == ContainerState::Open
-                && ContainerEnd::is_there(&**disk, container).await? =>
-            {
-                let here = containers.iter().find(|contents| contents.container == container);
-                Some(ContainerEnd { last: here.and_then(|contents| contents.last), ..ContainerEnd::LOST })
+    for (container, _) in index.containers()?.into_iter().filter(|(_, it)| it.pipeline == pipeline) {
+        let here = own.iter().find(|contents| contents.container == container);
+        match ContainerEnd::file(&**disk, container).await? {
+            EndFile::Says(end) if has_all(end.last) => index.set_end(container, end)?,
+            EndFile::Damaged if log_is_gone && here.is_some() => {
+                let last = here.and_then(|contents| contents.last);
+                index.set_end(container, ContainerEnd { last, ..ContainerEnd::LOST })?;
             }
-            None => None,
-        };
-        if let Some(end) = end.filter(|end| has_all(end.last)) {
-            index.set_end(container, end)?;
+            EndFile::Says(_) | EndFile::Damaged | EndFile::None => {}
         }
     }
     Ok(())
@@ -233,9 +254,16 @@ async fn set_missing(
     missing: &mut Vec<ContainerId>,
 ) -> anyhow::Result<()> {
     for container in std::mem::take(missing) {
-        match ContainerEnd::read_unless_damaged(&**disk, container).await? {
-            Some(end) => index.add_lost(pipeline, container, end)?,
-            None => missing.push(container),
+        match ContainerEnd::file(&**disk, container).await? {
+            EndFile::Says(end) if end.state == ContainerState::WithoutLog => {
+                index.add_lost(pipeline, container, end)?
+            }
+            // It is here, and none of its records could be read.
+            EndFile::Says(_) | EndFile::Damaged => {
+                let why = "none of its records can be read";
+                index.end_without_rows(pipeline, container, ContainerEnd::LOST, why)?;
+            }
+            EndFile::None => missing.push(container),
         }
     }
     Ok(())
@@ -254,7 +282,7 @@ pub(super) async fn forget_let_go(
     if let Some(open) = index.open_container(pipeline)? {
         let state = index.container(open)?.map(|record| record.state);
         let is_nothing = match state {
-            Some(ContainerState::Closed) => !ContainerEnd::is_there(&**disk, open).await?,
+            Some(ContainerState::Closed) => ContainerEnd::file(&**disk, open).await? == EndFile::None,
             Some(ContainerState::Open) if has_files(disk, open).await? => false,
             Some(ContainerState::Open) => match before {
                 Some(before) => before.container(open)?.is_none(),
@@ -293,7 +321,7 @@ pub(super) async fn end_without_log(
         let is_lost = match record.state {
             ContainerState::Open => true,
             ContainerState::QuasiClosed => {
-                Some(container) == last && !ContainerEnd::is_there(&**disk, container).await?
+                Some(container) == last && ContainerEnd::file(&**disk, container).await? == EndFile::None
             }
             ContainerState::Closed | ContainerState::WithoutLog => false,
         };
@@ -316,8 +344,10 @@ pub(super) async fn unwritten_ends(
     for (container, record) in index.containers()? {
         let ContainerRecord { state, last, committed, .. } = record;
         let is_alone = matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog);
-        let is_written = ContainerEnd::read_unless_damaged(&**disk, container).await?.is_some();
-        if record.pipeline == pipeline && is_alone && !is_written {
+        if record.pipeline == pipeline
+            && is_alone
+            && !matches!(ContainerEnd::file(&**disk, container).await?, EndFile::Says(_))
+        {
             ends.push((container, ContainerEnd { state, last, committed }));
         }
     }
@@ -370,7 +400,7 @@ async fn walk_with(
         }
     }
     let hash = hash::to_hex(&reader.hash());
-    let alone = ContainerEnd::read_unless_damaged(&**disk, container).await?;
+    let alone = ContainerEnd::file(&**disk, container).await?;
     let discards = reader.discards().clone();
     let Contents { records, record_bytes, last, end, .. } = reader.contents().clone();
     let end = end.context("a container that was read to its end has none")?;

@@ -1,7 +1,6 @@
 //! A survey of the containers and pipelines on a disk, by its logs and segments alone.
 
 use crate::container_reader::{ContainerReader, Reading};
-use crate::import::imported_file;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR, container_dir, pipeline_of};
 use crate::verdict::condemns;
 use anyhow::Context;
@@ -15,9 +14,8 @@ use types::{ContainerId, GroupId, GroupKind, OwnerId, PipelineId};
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub pipelines: BTreeMap<PipelineId, PipelineFiles>,
-    /// Containers without a whole first record, or with a record of where they were copied from that cannot
-    /// be read: nobody can say whose they are. The open one of a pipeline that has written nothing since it
-    /// rolled is one.
+    /// Containers without a whole first record: nobody can say whose they are. The open one of a pipeline
+    /// that has written nothing since it rolled is one.
     pub nobodys: Vec<ContainerId>,
 }
 
@@ -64,9 +62,8 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     Ok(survey)
 }
 
-/// The log of a container; an error also where it was copied here and does not say from where any more.
+/// The log that the records of a container are of.
 async fn log_in(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<u64>> {
-    imported_file::read(&**disk, &container_dir(container)).await?;
     let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
     match reader.next().await? {
         Some(record) => Ok(Some(record.walked.log)),

@@ -489,7 +489,10 @@ async fn what_is_damaged_beside_the_segments_of_one_container_keeps_none_of_the_
     std::fs::write(left.root().join("containers/0000000000000065/imported"), "no manifest").unwrap();
     left.lose("db");
     let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
-    assert_eq!((&rebuilt.pipelines[0].containers[..], &rebuilt.nobodys[..]), (&[FIRST][..], &[SECOND][..]));
+    let RebuiltPipeline { containers, damaged, .. } = &rebuilt.pipelines[0];
+    assert_eq!((&containers[..], &damaged[..]), (&[FIRST][..], &[SECOND][..]));
+    assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, None, LogIndex(0)));
+    assert!(left.index().unhealthy(SECOND).unwrap().is_some(), "it has no rows, and answers for nothing");
 }
 
 /// Somewhere in the middle a directory was lost with the index. That nothing is said of it would be a vote

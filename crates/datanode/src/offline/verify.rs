@@ -191,8 +191,12 @@ impl OfflineDisk {
                 None if let_go => Until::All,
                 None => Until::Nothing,
             };
-            let Replayed { containers, stopped, .. } =
+            let Replayed { containers, stopped, damaged, .. } =
                 replay(&self.disk(), pipeline, files, expected, until).await?;
+            for container in damaged {
+                let what = "the record of where it was copied from is damaged".to_owned();
+                report.of(container).find(FindingKind::Damage, what);
+            }
             if let Some(why) = stopped {
                 let what = format!("pipeline {pipeline}: the index goes beyond what its segments say: {why}");
                 report.find(FindingKind::Lost, what);

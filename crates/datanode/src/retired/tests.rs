@@ -377,6 +377,29 @@ async fn an_end_that_is_damaged_is_written_down_again() {
     }
 }
 
+/// The roll that ends the container stands in its segments; that it was not known to be committed stood in the
+/// file beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_end_closes_nothing_of_a_log_that_was_let_go() {
+    let left = Left::with_unconfirmed_roll().await;
+    let before = retired(&left, usize::MAX).await;
+    before.quasi_close(&host()).await.unwrap();
+    before.let_go(&host()).await.unwrap();
+    assert_eq!(before.record(FIRST).unwrap().state, ContainerState::QuasiClosed);
+    drop(before);
+    left.flip("containers/0000000000000064/end", 20);
+    for _ in 0..2 {
+        left.lose("db");
+        OfflineDisk::open(&left.root()).unwrap().rebuild(RebuildOptions::default()).await.unwrap();
+        let after = retired(&left, usize::MAX).await.record(FIRST).unwrap();
+        let nothing = LogIndex(0);
+        assert_eq!(
+            (after.state, after.last, after.committed),
+            (ContainerState::WithoutLog, Some(id(6)), nothing)
+        );
+    }
+}
+
 /// SCM has the container closed while the replica still says how it ended: they took each other's temporary
 /// file away, and it could say QUASI_CLOSED after it was CLOSED.
 #[tokio::test(flavor = "multi_thread")]

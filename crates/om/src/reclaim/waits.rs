@@ -98,7 +98,7 @@ impl Waits {
     /// but those that were met.
     pub(super) fn keep(&self, containers: Range<u64>, met: &BTreeSet<u64>) {
         let mut known = self.0.lock().expect("no holder panics");
-        known.containers.retain(|container, _| !containers.contains(container) || met.contains(container));
+        known.containers.extract_if(containers, |container, _| !met.contains(container)).for_each(drop);
     }
 
     pub(super) fn note_deleted(&self, deleted_ms: u64) {

@@ -100,6 +100,10 @@ struct Failed {
     at: Instant,
 }
 
+/// The most containers that one look has closed for having been open for long: a leader has known of all of
+/// them for the same time, and there are places for a thousand orders.
+const OPEN_ROLLED_AT_ONCE: usize = 4;
+
 pub(crate) struct Discards {
     /// The term of this leader: numbers of portions begin with it, so those of another leader are other ones.
     term: Term,
@@ -318,8 +322,11 @@ impl Discards {
         let is_due = |since: Instant| world.now.saturating_duration_since(since) >= options.roll_open_after;
         let mut due = Vec::new();
         for (&container, _) in self.open.iter().filter(|(_, since)| is_due(**since)) {
+            if due.len() == OPEN_ROLLED_AT_ONCE {
+                break;
+            }
             let Some(record) = world.tables.container(container) else { continue };
-            // One that has its turn later does not take that of what is dead in the same pipeline.
+            // Where its pipeline has rolled a moment ago, its turn is later.
             if let Entry::Vacant(place) = self.rolled.entry(PipelineId(record.pipeline)) {
                 place.insert(world.now);
                 due.push(container);

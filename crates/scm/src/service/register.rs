@@ -11,6 +11,7 @@ use types::NodeId;
 
 /// A node with more disks than this is a mistake, not a machine.
 const DISKS_MAX: usize = 1000;
+/// As much as a replica's text may have.
 const WHY_BYTES_MAX: usize = 1024;
 const ADDRESS_BYTES_MAX: usize = 255;
 

@@ -277,7 +277,6 @@ impl Run {
         after: Duration,
         lasts: Duration,
     ) -> Duration {
-        self.ledger.count(|counts| counts.paused_for_minutes += 1);
         let (now, id) = (self.world.now(), PipelineId(pipeline.pipeline));
         let until = now + after + lasts;
         for at in [now, now + after, until - Duration::from_millis(100)] {

@@ -54,7 +54,11 @@ impl Run {
                     self.harm_index(machine, number, harm, rebuilt_after, power_lost_after);
                 }
             }
-            Step::Pause { machine, until } => self.pause_until(machine, until),
+            Step::Pause { machine, until } => {
+                let is_up = self.world.is_up(ProcessId(machine));
+                self.ledger.count(|counts| counts.paused_for_minutes += u64::from(is_up));
+                self.pause_until(machine, until);
+            }
             Step::Flip { what, until } => self.flip_by(what, until),
             Step::Lose { machine, crash } => {
                 self.holdings.lose(machine, self.world.now());
