@@ -377,8 +377,8 @@ async fn an_end_that_is_damaged_is_written_down_again() {
     }
 }
 
-/// The roll that ends the container stands in its segments; that it was not known to be committed stood in the
-/// file beside them.
+/// The roll that ends the container stands in its segments; that it was not known to be committed stood in
+/// the file beside them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_end_closes_nothing_of_a_log_that_was_let_go() {
     let left = Left::with_unconfirmed_roll().await;
