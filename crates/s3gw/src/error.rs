@@ -30,7 +30,9 @@ pub(crate) enum GatewayError {
     MalformedTrailer,
     #[error("Your proposed upload exceeds the maximum allowed size")]
     EntityTooLarge,
-    #[error("Your metadata headers exceed the maximum allowed metadata size of 2048 bytes")]
+    #[error(
+        "Your metadata headers exceed the maximum allowed metadata size (2048 bytes of user metadata, 8 KiB with all that is kept)"
+    )]
     MetadataTooLarge,
     #[error("At least one of the pre-conditions you specified did not hold")]
     PreconditionFailed,

@@ -109,7 +109,7 @@ impl Replication {
             self.look_at(container, world, &limits, &mut copies);
         }
         for container in self.discards.plan(world, &self.tasks, options) {
-            tracing::info!(%container, "an open container is closed, so that what is dead in it can go");
+            tracing::info!(%container, "an open container is closed for what is dead in it, or has no name");
             if let Err(failure) = self.rolls.want(container, world) {
                 tracing::info!(%container, %failure, "it is not closed yet");
             }
