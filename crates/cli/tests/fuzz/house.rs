@@ -1,0 +1,150 @@
+use crate::binary;
+use crate::s3::S3;
+use crate::watch::Watch;
+use crate::wire::cluster_of;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use testkit::{Process, Ready};
+use tonic::transport::{Channel, Endpoint};
+
+/// What strangers find, so that they can name it; the honest client has a bucket of its own.
+pub(crate) const STRANGERS_BUCKET: &str = "strangers";
+pub(crate) const STRANGERS_KEYS: &[&str] = &["key-0", "key-1", "a/b/c"];
+const HONEST_BUCKET: &str = "honest";
+
+const STARTED_MAX: Duration = Duration::from_secs(120);
+/// An honest client is served by then, on a machine that stands still now and again; containers and pipelines
+/// that a stranger had closed are replaced before.
+const SERVED_MAX: Duration = Duration::from_secs(120);
+/// The most memory of the process, of which a debug build was seen with 124 MiB: messages come one after the
+/// other, at most 48 wait, and few have more than 16 KiB.
+const MEMORY_BYTES_MAX: u64 = 512 << 20;
+/// For as long a process is watched that is not ready after a restart, as it may be where strangers could do
+/// anything.
+const RESTART_WATCHED: Duration = Duration::from_secs(5);
+
+/// A whole cluster in one process, with something in it.
+pub(crate) struct House {
+    process: Process,
+    pub(crate) watch: Watch,
+    s3: S3,
+    honest: S3,
+    /// host:port of the first server's gRPC; it has all roles.
+    pub(crate) rpc: String,
+    pub(crate) cluster: String,
+    rounds: u64,
+    // Last, so that the process ends before its directory goes.
+    dir: TempDir,
+}
+
+impl House {
+    pub(crate) async fn start() -> House {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data").display().to_string();
+        let line = format!("dev --data {data} --s3-port 0 --rpc-port 0 --http-port 0");
+        let words = line.split_whitespace().map(str::to_owned).collect();
+        let process = Process::spawn(binary(), dir.path(), "dev", words);
+        let (process, ready) = ready(process).await;
+        let watch = Watch::new(&process, dir.path().join("dev.1.log"), MEMORY_BYTES_MAX);
+        let [s3, honest] = clients(&ready);
+        let (rpc, cluster, rounds) = (ready["RPC"].clone(), String::new(), 0);
+        let mut house = House { process, watch, s3, honest, rpc, cluster, rounds, dir };
+        house.cluster = cluster_of(channel(&house.rpc)).await.expect("it tells its name");
+        house.is_lived_in().await;
+        house
+    }
+
+    async fn is_lived_in(&self) {
+        within(STARTED_MAX, async || {
+            make(&self.s3).await?;
+            for key in STRANGERS_KEYS {
+                self.s3.put(key, vec![7; 3000]).await?;
+            }
+            let upload = self.s3.begin_upload("upload").await?;
+            self.s3.put_part("upload", &upload, 1, vec![7; 3000]).await
+        })
+        .await
+        .expect("it gets ready");
+    }
+
+    /// Puts, gets and lists an object as one does who knows nothing of strangers.
+    pub(crate) async fn serves(&mut self) -> Result<(), String> {
+        self.rounds += 1;
+        let (key, body) = (format!("honest-{}", self.rounds), vec![self.rounds as u8; 70_000]);
+        within(SERVED_MAX, async || {
+            // A stranger may delete it, as he may anything.
+            make(&self.honest).await?;
+            self.honest.put(&key, body.clone()).await.map_err(|why| format!("put: {why}"))?;
+            match self.honest.get(&key).await.map_err(|why| format!("get: {why}"))? {
+                Some(got) if got == body => {}
+                got => return Err(format!("get: {:?} bytes", got.map(|got| got.len()))),
+            }
+            let list = reqwest::get(self.honest.list_url()).await.map_err(|why| format!("list: {why}"))?;
+            let listed = list.text().await.map_err(|why| format!("list: {why}"))?;
+            listed.contains(&key).then_some(()).ok_or_else(|| format!("list: {listed}"))
+        })
+        .await
+        .map_err(|why| format!("an honest client is not served within {SERVED_MAX:?}: {why}"))
+    }
+
+    /// Kills the process, and has it start from what is on its disks. Answers the most memory that it had.
+    pub(crate) async fn starts_again(mut self, must_serve: bool) -> Result<u64, String> {
+        self.process.kill9();
+        self.process.spawn_again();
+        let peak_bytes = self.watch.peak_bytes;
+        self.watch = Watch::new(&self.process, self.dir.path().join("dev.2.log"), MEMORY_BYTES_MAX);
+        self.watch.peak_bytes = peak_bytes;
+        if must_serve {
+            let words;
+            (self.process, words) = ready(self.process).await;
+            [self.s3, self.honest] = clients(&words);
+            self.serves().await?;
+        }
+        let until = Instant::now() + if must_serve { Duration::ZERO } else { RESTART_WATCHED };
+        loop {
+            self.watch.look().map_err(|why| format!("after a restart: {why}"))?;
+            if Instant::now() >= until {
+                return Ok(self.watch.peak_bytes);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// Waits for a process on a thread of its own: others have theirs to wait for.
+async fn ready(mut process: Process) -> (Process, Ready) {
+    let wait = move || {
+        let ready = process.wait_ready();
+        (process, ready)
+    };
+    tokio::task::spawn_blocking(wait).await.expect("it gets ready")
+}
+
+fn clients(ready: &Ready) -> [S3; 2] {
+    [STRANGERS_BUCKET, HONEST_BUCKET]
+        .map(|bucket| S3::new(&ready["S3_ENDPOINT"], &ready["ACCESS_KEY"], &ready["SECRET_KEY"], bucket))
+}
+
+async fn make(s3: &S3) -> Result<(), String> {
+    match s3.create_bucket().await {
+        Err(why) if !why.contains("BucketAlreadyOwnedByYou") => Err(format!("a bucket: {why}")),
+        _ => Ok(()),
+    }
+}
+
+async fn within(time: Duration, holds: impl AsyncFn() -> Result<(), String>) -> Result<(), String> {
+    let give_up = Instant::now() + time;
+    loop {
+        match tokio::time::timeout_at(give_up.into(), holds()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(why)) if Instant::now() >= give_up => return Err(why),
+            Ok(Err(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(_) => return Err("no answer".to_owned()),
+        }
+    }
+}
+
+/// A connection that is made anew when somebody has ended it.
+pub(crate) fn channel(address: &str) -> Channel {
+    Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy()
+}
