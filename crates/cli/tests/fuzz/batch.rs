@@ -4,6 +4,7 @@ use crate::known::Known;
 use crate::message::{alike, message};
 use crate::methods::Method;
 use crate::random::Random;
+use crate::reach::Reach;
 use crate::shown::Shown;
 use crate::watch::Watch;
 use crate::wire::{Names, call};
@@ -29,8 +30,7 @@ const SHOWN_MAX: usize = 4000;
 
 /// Who is told messages, and of which methods.
 pub(crate) struct Batch<'a> {
-    /// The first has all roles; the others are datanodes.
-    pub(crate) channels: &'a [Channel],
+    pub(crate) reach: &'a Reach,
     pub(crate) methods: &'a [Method],
     pub(crate) known: &'a Known,
     /// An answer has come by then, whatever it is.
@@ -168,11 +168,8 @@ impl Batch<'_> {
 
     /// A process that has the method, mostly.
     fn channel(&self, path: &str, random: &mut Random) -> Channel {
-        let is_everywhere =
-            ["Datanode/", "RaftTransport/", "Process/"].iter().any(|name| path.contains(name));
-        let at = random.below(self.channels.len() as u64) as usize;
-        let is_anywhere = is_everywhere || random.one_in(16);
-        self.channels[if is_anywhere { at } else { 0 }].clone()
+        let anywhere = random.one_in(16);
+        random.one_of(if anywhere { self.reach.all() } else { self.reach.serving(path) }).clone()
     }
 
     fn look(&self, watch: &mut Watch, waiting: &[Waiting], last: &Case) -> Result<(), Finding> {

@@ -2,9 +2,10 @@
 //! how long, or `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
 
 use crate::batch::{Batch, Finding, Tally};
-use crate::house::{House, channel};
+use crate::house::House;
 use crate::learn::learn;
 use crate::methods::{Method, Protocol};
+use crate::processes::Processes;
 use std::time::{Duration, Instant};
 
 const SEEDS_IN_TESTS: u64 = 1;
@@ -29,6 +30,7 @@ enum Kind {
 /// A cluster that one kind of strangers has.
 struct Ground {
     kind: Kind,
+    start: fn() -> Processes,
     house: House,
     batches: u64,
     /// The most memory of this cluster and those before it.
@@ -49,7 +51,7 @@ impl Fuzzer {
         ground.batches += 1;
         let is_used = ground.kind == Kind::Rough && ground.batches >= ROUGH_BATCHES_MAX;
         if result.is_err() || is_used {
-            let used = std::mem::replace(ground, Ground::new(ground.kind).await);
+            let used = std::mem::replace(ground, Ground::new(ground.kind, ground.start).await);
             ground.peak_bytes = used.peak_bytes;
             // What comes of a finding is none of its own.
             if result.is_ok() {
@@ -61,13 +63,9 @@ impl Fuzzer {
 
     async fn batch(&self, ground: &mut Ground, seed: u64) -> Result<Tally, Finding> {
         let house = &mut ground.house;
-        let first = channel(&house.rpc);
-        let (known, addresses) = learn(&self.protocol, first.clone(), &house.cluster).await;
-        let others =
-            addresses.iter().filter(|address| **address != house.rpc).map(|address| channel(address));
-        let channels: Vec<_> = [first].into_iter().chain(others).collect();
+        let known = learn(&self.protocol, &house.reach, &house.cluster).await;
         let methods = if ground.kind == Kind::Rude { &self.harmless } else { &self.protocol.methods };
-        let batch = Batch { channels: &channels, methods, known: &known, answered_max: ANSWERED_MAX };
+        let batch = Batch { reach: &house.reach, methods, known: &known, answered_max: ANSWERED_MAX };
         let tally = batch.run(seed, BATCH, &mut house.watch).await?;
         if ground.kind == Kind::Rude {
             house.serves().await.map_err(Finding::of_all)?;
@@ -78,8 +76,8 @@ impl Fuzzer {
 }
 
 impl Ground {
-    async fn new(kind: Kind) -> Ground {
-        Ground { kind, house: House::start().await, batches: 0, peak_bytes: 0 }
+    async fn new(kind: Kind, start: fn() -> Processes) -> Ground {
+        Ground { kind, start, house: House::start(start).await, batches: 0, peak_bytes: 0 }
     }
 
     /// A process that was told all that must come back with it. Answers the most memory that was seen.
@@ -135,7 +133,11 @@ async fn campaign() {
     let protocol = Protocol::load();
     let harmless = protocol.methods.iter().filter(|method| method.may_end.is_none()).cloned().collect();
     let fuzzer = Fuzzer { protocol, harmless };
-    let (mut rude, mut rough) = tokio::join!(Ground::new(Kind::Rude), Ground::new(Kind::Rough));
+    // Eight processes take their time to start.
+    let is_campaign = minutes.is_some() || cases_wanted.is_some();
+    let rough = if is_campaign { Processes::start_many } else { Processes::start_one };
+    let (mut rude, mut rough) =
+        tokio::join!(Ground::new(Kind::Rude, Processes::start_one), Ground::new(Kind::Rough, rough));
     let (mut seeds, mut sum) = (0, Sum::default());
     while !is_over(seeds, sum.tally.cases) && sum.findings < FINDINGS_MAX {
         let seed = first_seed.wrapping_add(seeds);

@@ -1,11 +1,9 @@
-use crate::binary;
+use crate::processes::{Door, Processes};
+use crate::reach::{Reach, channel};
 use crate::s3::S3;
 use crate::watch::Watch;
-use crate::wire::cluster_of;
+use crate::wire::{cluster_of, datanodes};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-use testkit::{Process, Ready};
-use tonic::transport::{Channel, Endpoint};
 
 /// What strangers find, so that they can name it; the honest client has a bucket of its own.
 pub(crate) const STRANGERS_BUCKET: &str = "strangers";
@@ -16,41 +14,35 @@ const STARTED_MAX: Duration = Duration::from_secs(120);
 /// An honest client is served by then, on a machine that stands still now and again; containers and pipelines
 /// that a stranger had closed are replaced before.
 const SERVED_MAX: Duration = Duration::from_secs(120);
-/// The most memory of the process, of which a debug build was seen with 124 MiB: messages come one after the
+/// The most memory of a process, of which a debug build was seen with 124 MiB: messages come one after the
 /// other, at most 48 wait, and few have more than 16 KiB.
 const MEMORY_BYTES_MAX: u64 = 512 << 20;
-/// For as long a process is watched that is not ready after a restart, as it may be where strangers could do
+/// For as long processes are watched that are not ready after a restart, as may be where strangers could do
 /// anything.
 const RESTART_WATCHED: Duration = Duration::from_secs(5);
 
-/// A whole cluster in one process, with something in it.
+/// A whole cluster, with something in it.
 pub(crate) struct House {
-    process: Process,
+    processes: Processes,
     pub(crate) watch: Watch,
     s3: S3,
     honest: S3,
-    /// host:port of the first server's gRPC; it has all roles.
-    pub(crate) rpc: String,
+    pub(crate) reach: Reach,
     pub(crate) cluster: String,
     rounds: u64,
-    // Last, so that the process ends before its directory goes.
-    dir: TempDir,
 }
 
 impl House {
-    pub(crate) async fn start() -> House {
-        let dir = tempfile::tempdir().unwrap();
-        let data = dir.path().join("data").display().to_string();
-        let line = format!("dev --data {data} --s3-port 0 --rpc-port 0 --http-port 0");
-        let words = line.split_whitespace().map(str::to_owned).collect();
-        let process = Process::spawn(binary(), dir.path(), "dev", words);
-        let (process, ready) = ready(process).await;
-        let watch = Watch::new(&process, dir.path().join("dev.1.log"), MEMORY_BYTES_MAX);
-        let [s3, honest] = clients(&ready);
-        let (rpc, cluster, rounds) = (ready["RPC"].clone(), String::new(), 0);
-        let mut house = House { process, watch, s3, honest, rpc, cluster, rounds, dir };
-        house.cluster = cluster_of(channel(&house.rpc)).await.expect("it tells its name");
+    pub(crate) async fn start(start: fn() -> Processes) -> House {
+        let processes = on_a_thread(start).await;
+        let watch = processes.watch(1, MEMORY_BYTES_MAX);
+        let [s3, honest] = clients(&processes.door());
+        let cluster = cluster_of(channel(processes.scm())).await.expect("it tells its name");
+        let reach = processes.reach(&[]);
+        let mut house = House { processes, watch, s3, honest, reach, cluster, rounds: 0 };
         house.is_lived_in().await;
+        let datanodes = datanodes(house.reach.serving("/flotilla.scm.v1.Scm/"), &house.cluster).await;
+        house.reach = house.processes.reach(&datanodes);
         house
     }
 
@@ -87,17 +79,21 @@ impl House {
         .map_err(|why| format!("an honest client is not served within {SERVED_MAX:?}: {why}"))
     }
 
-    /// Kills the process, and has it start from what is on its disks. Answers the most memory that it had.
+    /// Kills the processes, and has them start from what is on their disks. Answers the most memory that one
+    /// had.
     pub(crate) async fn starts_again(mut self, must_serve: bool) -> Result<u64, String> {
-        self.process.kill9();
-        self.process.spawn_again();
         let peak_bytes = self.watch.peak_bytes;
-        self.watch = Watch::new(&self.process, self.dir.path().join("dev.2.log"), MEMORY_BYTES_MAX);
+        self.processes.start_again();
+        self.watch = self.processes.watch(2, MEMORY_BYTES_MAX);
         self.watch.peak_bytes = peak_bytes;
         if must_serve {
-            let words;
-            (self.process, words) = ready(self.process).await;
-            [self.s3, self.honest] = clients(&words);
+            let mut processes = self.processes;
+            self.processes = on_a_thread(move || {
+                processes.wait_ready();
+                processes
+            })
+            .await;
+            [self.s3, self.honest] = clients(&self.processes.door());
             self.serves().await?;
         }
         let until = Instant::now() + if must_serve { Duration::ZERO } else { RESTART_WATCHED };
@@ -111,18 +107,14 @@ impl House {
     }
 }
 
-/// Waits for a process on a thread of its own: others have theirs to wait for.
-async fn ready(mut process: Process) -> (Process, Ready) {
-    let wait = move || {
-        let ready = process.wait_ready();
-        (process, ready)
-    };
-    tokio::task::spawn_blocking(wait).await.expect("it gets ready")
+/// Waits for processes on a thread of its own: others have theirs to wait for.
+async fn on_a_thread(wait: impl FnOnce() -> Processes + Send + 'static) -> Processes {
+    tokio::task::spawn_blocking(wait).await.expect("they get ready")
 }
 
-fn clients(ready: &Ready) -> [S3; 2] {
+fn clients(door: &Door) -> [S3; 2] {
     [STRANGERS_BUCKET, HONEST_BUCKET]
-        .map(|bucket| S3::new(&ready["S3_ENDPOINT"], &ready["ACCESS_KEY"], &ready["SECRET_KEY"], bucket))
+        .map(|bucket| S3::new(&door.endpoint, &door.access_key, &door.secret_key, bucket))
 }
 
 async fn make(s3: &S3) -> Result<(), String> {
@@ -142,9 +134,4 @@ async fn within(time: Duration, holds: impl AsyncFn() -> Result<(), String>) -> 
             Err(_) => return Err("no answer".to_owned()),
         }
     }
-}
-
-/// A connection that is made anew when somebody has ended it.
-pub(crate) fn channel(address: &str) -> Channel {
-    Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy()
 }

@@ -1,13 +1,14 @@
 //! What is real in a cluster, asked for by the methods that tell it.
 
 use crate::examples::{self, Real};
-use crate::house::{STRANGERS_BUCKET, STRANGERS_KEYS, channel};
+use crate::house::{STRANGERS_BUCKET, STRANGERS_KEYS};
 use crate::known::Known;
 use crate::methods::Protocol;
+use crate::reach::Reach;
 use crate::wire::{Names, call};
 use bytes::Bytes;
 use prost::Message;
-use proto::{RequestId, datanode, om, raft, registry, scm};
+use proto::{datanode, om, raft, registry, scm};
 use protox::prost_reflect::{DynamicMessage, Value};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +22,7 @@ const PIPELINES_MAX: usize = 4;
 /// Asks, and learns what is answered. Who was led astray may refuse.
 struct Asker<'a> {
     protocol: &'a Protocol,
-    channel: Channel,
+    reach: &'a Reach,
     names: Names,
     known: Known,
 }
@@ -31,11 +32,26 @@ impl Asker<'_> {
         self.ask_or_not(path, request).await.unwrap_or_default()
     }
 
+    /// Asks who has the method until one answers: of several SCMs one leads.
     async fn ask_or_not<A: Message + Default>(&mut self, path: &str, request: impl Message) -> Option<A> {
+        for channel in self.reach.serving(path) {
+            if let Some(answer) = self.ask_at(channel.clone(), path, &request).await {
+                return Some(answer);
+            }
+        }
+        None
+    }
+
+    async fn ask_at<A: Message + Default>(
+        &mut self,
+        channel: Channel,
+        path: &str,
+        request: &impl Message,
+    ) -> Option<A> {
         let method = self.protocol.method(path);
         let asked = Bytes::from(request.encode_to_vec());
         self.known.learn(&DynamicMessage::decode(method.asked.clone(), asked.clone()).expect("of that kind"));
-        let answer = call(self.channel.clone(), path, vec![asked], &self.names);
+        let answer = call(channel, path, vec![asked], &self.names);
         let answer = tokio::time::timeout(ANSWERED_MAX, answer).await.ok()?.ok()?;
         let first = answer.first()?;
         self.known.learn(&DynamicMessage::decode(method.answered.clone(), first.clone()).ok()?);
@@ -49,14 +65,13 @@ impl Asker<'_> {
     }
 }
 
-/// All that the admin CLI could see, requests that are made of it, and the addresses of all datanodes.
-pub(crate) async fn learn(protocol: &Protocol, first: Channel, cluster: &str) -> (Known, Vec<String>) {
+/// All that the admin CLI could see, and requests that are made of it.
+pub(crate) async fn learn(protocol: &Protocol, reach: &Reach, cluster: &str) -> Known {
     let mut known = Known::of(cluster);
     for (name, text) in [("cluster", cluster), ("volume", client::S3_VOLUME), ("bucket", STRANGERS_BUCKET)] {
         known.learn_value(name, &Value::String(text.to_owned()));
     }
-    let names = Names { cluster: cluster.to_owned(), id: RequestId(1), age: Duration::ZERO, place: None };
-    let mut asker = Asker { protocol, channel: first, names, known };
+    let mut asker = Asker { protocol, reach, names: Names::of(cluster), known };
     let real = real(&mut asker).await;
     changes_and_blocks(&mut asker, &real);
 
@@ -79,12 +94,11 @@ pub(crate) async fn learn(protocol: &Protocol, first: Channel, cluster: &str) ->
     let _: scm::ListContainersResponse = asker.ask(&format!("{SCM}/ListContainers"), containers).await;
     let _: scm::ClusterStatus =
         asker.ask(&format!("{SCM}/GetClusterStatus"), scm::GetClusterStatusRequest {}).await;
-    let _: scm::ListScmMembersResponse =
+    let scms: scm::ListScmMembersResponse =
         asker.ask(&format!("{SCM}/ListScmMembers"), scm::ListScmMembersRequest {}).await;
     registered(&mut asker).await;
-    logs(&mut asker, replicas(cluster, &pipelines, &oms)).await;
-    let addresses = datanodes.datanodes.into_iter().map(|datanode| datanode.address).collect();
-    (asker.known, addresses)
+    logs(&mut asker, replicas(cluster, &pipelines, &oms, &scms)).await;
+    asker.known
 }
 
 /// Names, and the blocks that they name.
@@ -158,41 +172,40 @@ fn changes_and_blocks(asker: &mut Asker<'_>, real: &Real) {
     }
 }
 
-/// How members of groups are spoken to, and where, if that is not where SCM is.
+/// How members of groups are spoken to, and where.
 fn replicas(
     cluster: &str,
     pipelines: &scm::ListPipelinesResponse,
     oms: &scm::ListOmsResponse,
-) -> Vec<(raft::Address, Option<String>)> {
-    let mut members = vec![(GroupId::SCM, 1, None)];
+    scms: &scm::ListScmMembersResponse,
+) -> Vec<(raft::Address, String)> {
+    let mut members = Vec::new();
     for pipeline in pipelines.pipelines.iter().take(PIPELINES_MAX) {
         let group = GroupId::pipeline(PipelineId(pipeline.pipeline));
-        members.extend(
-            pipeline.members.iter().map(|member| (group, member.replica, Some(member.address.clone()))),
-        );
+        members.extend(pipeline.members.iter().map(|member| (group, member.replica, &member.address)));
     }
     for info in &oms.groups {
         let group = GroupId::om(info.group.as_ref().map_or(0, |group| group.group));
         let replicas = info.replicas.iter().filter_map(|replica| replica.member.as_ref());
-        members.extend(replicas.map(|member| (group, member.replica, Some(member.address.clone()))));
+        members.extend(replicas.map(|member| (group, member.replica, &member.address)));
     }
-    let address = |(group, replica, address): (GroupId, u64, Option<String>)| {
+    members.extend(scms.members.iter().map(|member| (GroupId::SCM, member.replica, &member.address)));
+    let address = |(group, replica, address): (GroupId, u64, &String)| {
         let (cluster, version) = (cluster.to_owned(), ::raft::PROTOCOL_VERSION);
-        (raft::Address { group: group.to_u64(), replica, cluster, version }, address)
+        (raft::Address { group: group.to_u64(), replica, cluster, version }, address.clone())
     };
     members.into_iter().map(address).collect()
 }
 
 /// Terms and indexes as they are, and what a leader would say next to each member.
-async fn logs(asker: &mut Asker<'_>, replicas: Vec<(raft::Address, Option<String>)>) {
+async fn logs(asker: &mut Asker<'_>, replicas: Vec<(raft::Address, String)>) {
     const LEAD: &str = "/flotilla.raft.v1.RaftTransport/Lead";
     let (mut leaders, mut ends) = (BTreeMap::new(), Vec::new());
     for (to, address) in replicas {
-        if let Some(address) = address {
-            asker.channel = channel(&address);
-        }
         let lead = raft::LeadRequest { to: Some(to.clone()), index: 1 };
-        let raft::LeadResponse { leads, last, .. } = asker.ask(LEAD, lead).await;
+        let Some(channel) = asker.reach.at(&address) else { continue };
+        let lead: Option<raft::LeadResponse> = asker.ask_at(channel, LEAD, &lead).await;
+        let raft::LeadResponse { leads, last, .. } = lead.unwrap_or_default();
         leaders.extend(leads.map(|vote| (to.group, vote)));
         ends.push((to, last));
     }

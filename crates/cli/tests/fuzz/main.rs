@@ -14,7 +14,9 @@ mod learn;
 mod message;
 mod methods;
 mod planted;
+mod processes;
 mod random;
+mod reach;
 #[path = "../processes/s3.rs"]
 #[allow(dead_code)] // what other tests ask S3 for
 mod s3;

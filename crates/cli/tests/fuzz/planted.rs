@@ -1,9 +1,9 @@
 //! A process that fails as the target looks for, each in its way: it is found.
 
 use crate::batch::{Batch, Finding};
-use crate::house::channel;
 use crate::known::Known;
 use crate::methods::Protocol;
+use crate::reach::Reach;
 use crate::watch::Watch;
 use proto::process::process_server::{Process as Service, ProcessServer};
 use proto::process::{LogRequest, LogResponse};
@@ -59,12 +59,13 @@ async fn find(kind: &str) -> Option<Finding> {
     let words = ["planted::process", "--exact", "--ignored", "--nocapture", "--", kind];
     let this = std::env::current_exe().unwrap();
     let (process, ready) = Process::start(&this, dir.path(), "planted", words.map(str::to_owned).to_vec());
-    let mut watch = Watch::new(&process, dir.path().join("planted.1.log"), MEMORY_BYTES_MAX);
+    let mut watch = Watch::new([(&process, dir.path().join("planted.1.log"))], MEMORY_BYTES_MAX);
     let methods: Vec<_> =
         Protocol::load().methods.into_iter().filter(|method| method.path.ends_with("Process/Log")).collect();
-    let channels = [channel(&ready["RPC"])];
+    let address = [ready["RPC"].clone()];
+    let reach = Reach::of(&address, &[], &[]);
     let (known, answered_max) = (Known::default(), Duration::from_secs(2));
-    let batch = Batch { channels: &channels, methods: &methods, known: &known, answered_max };
+    let batch = Batch { reach: &reach, methods: &methods, known: &known, answered_max };
     batch.run(1, CASES, &mut watch).await.err()
 }
 

@@ -1,8 +1,10 @@
 //! Calls of any method with any bytes.
 
 use bytes::{Buf, BufMut, Bytes};
+use prost::Message;
 use proto::RequestId;
 use proto::om::BucketPlace;
+use proto::scm::ListDatanodesResponse;
 use std::time::Duration;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
@@ -59,6 +61,11 @@ pub(crate) struct Names {
 }
 
 impl Names {
+    /// Those of a call that changes no names.
+    pub(crate) fn of(cluster: &str) -> Names {
+        Names { cluster: cluster.to_owned(), id: RequestId(1), age: Duration::ZERO, place: None }
+    }
+
     fn on<T>(&self, request: Request<T>) -> Request<T> {
         let request = proto::as_request(proto::in_cluster(request, &self.cluster), self.id, self.age);
         match &self.place {
@@ -93,14 +100,28 @@ pub(crate) async fn call(
     Ok(heard)
 }
 
+const LIST_DATANODES: &str = "/flotilla.scm.v1.Scm/ListDatanodes";
+
 /// The cluster that whoever answers there is in: it tells who names none.
 pub(crate) async fn cluster_of(channel: Channel) -> Result<String, String> {
-    let names = Names { cluster: String::new(), id: RequestId(1), age: Duration::ZERO, place: None };
-    match call(channel, "/flotilla.scm.v1.Scm/ListDatanodes", vec![Bytes::new()], &names).await {
+    let names = Names::of("");
+    match call(channel, LIST_DATANODES, vec![Bytes::new()], &names).await {
         Err(refusal) => {
             let told = refusal.metadata().get("flotilla-cluster").and_then(|told| told.to_str().ok());
             told.map(str::to_owned).ok_or_else(|| refusal.to_string())
         }
         Ok(_) => Err("who names no cluster is answered".to_owned()),
     }
+}
+
+/// The addresses of all datanodes, as the SCM has them that leads.
+pub(crate) async fn datanodes(scms: &[Channel], cluster: &str) -> Vec<String> {
+    for scm in scms {
+        let answer = call(scm.clone(), LIST_DATANODES, vec![Bytes::new()], &Names::of(cluster)).await;
+        if let Ok([told]) = answer.as_deref() {
+            let told = ListDatanodesResponse::decode(told.clone()).expect("what SCM answers");
+            return told.datanodes.into_iter().map(|datanode| datanode.address).collect();
+        }
+    }
+    panic!("no SCM leads");
 }
