@@ -15,6 +15,7 @@ const FINDINGS_MAX: u64 = 5;
 /// Longer than any server of ours tries something that it cannot do: an acknowledgement of all replicas is
 /// waited for half a minute.
 const ANSWERED_MAX: Duration = Duration::from_secs(40);
+const FURNISHED_MAX: Duration = Duration::from_secs(5);
 /// A cluster with which strangers did anything is of no use after a while.
 const ROUGH_BATCHES_MAX: u64 = 6;
 
@@ -63,6 +64,8 @@ impl Fuzzer {
 
     async fn batch(&self, ground: &mut Ground, seed: u64) -> Result<Tally, Finding> {
         let house = &mut ground.house;
+        // Where strangers do anything, nothing may be to be had any more.
+        let _ = tokio::time::timeout(FURNISHED_MAX, house.furnish()).await;
         let known = learn(&self.protocol, &house.reach, &house.cluster).await;
         let methods = if ground.kind == Kind::Rude { &self.harmless } else { &self.protocol.methods };
         let batch = Batch { reach: &house.reach, methods, known: &known, answered_max: ANSWERED_MAX };

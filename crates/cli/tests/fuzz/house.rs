@@ -40,23 +40,20 @@ impl House {
         let cluster = cluster_of(channel(processes.scm())).await.expect("it tells its name");
         let reach = processes.reach(&[]);
         let mut house = House { processes, watch, s3, honest, reach, cluster, rounds: 0 };
-        house.is_lived_in().await;
+        within(STARTED_MAX, async || house.furnish().await).await.expect("it gets ready");
         let datanodes = datanodes(house.reach.serving("/flotilla.scm.v1.Scm/"), &house.cluster).await;
         house.reach = house.processes.reach(&datanodes);
         house
     }
 
-    async fn is_lived_in(&self) {
-        within(STARTED_MAX, async || {
-            make(&self.s3).await?;
-            for key in STRANGERS_KEYS {
-                self.s3.put(key, vec![7; 3000]).await?;
-            }
-            let upload = self.s3.begin_upload("upload").await?;
-            self.s3.put_part("upload", &upload, 1, vec![7; 3000]).await
-        })
-        .await
-        .expect("it gets ready");
+    /// Puts what strangers can name, which they may have deleted.
+    pub(crate) async fn furnish(&self) -> Result<(), String> {
+        make(&self.s3).await?;
+        for key in STRANGERS_KEYS {
+            self.s3.put(key, vec![7; 3000]).await?;
+        }
+        let upload = self.s3.begin_upload("upload").await?;
+        self.s3.put_part("upload", &upload, 1, vec![7; 3000]).await
     }
 
     /// Puts, gets and lists an object as one does who knows nothing of strangers.
