@@ -11,7 +11,7 @@ use crate::wire::{Names, call};
 use bytes::Bytes;
 use proto::RequestId;
 use proto::om::BucketPlace;
-use protox::prost_reflect::DynamicMessage;
+use protox::prost_reflect::{DynamicMessage, MessageDescriptor};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// Calls that wait for their answers beside the one that is begun.
 const WAITING_MAX: usize = 48;
 /// The most bytes of a message, about, if its method takes as many: few are of more than 16 KiB.
-const LARGE_BYTES: usize = 4 << 20;
+const LARGE_BYTES: usize = 1 << 20;
 /// Of a message that is shown, in characters and in bytes.
 const SHOWN_MAX: usize = 4000;
 
@@ -59,15 +59,18 @@ pub(crate) struct Finding {
 struct Case {
     number: u64,
     path: String,
-    made: Vec<DynamicMessage>,
+    /// What the messages are.
+    kind: MessageDescriptor,
     messages: Vec<Bytes>,
     names: Names,
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: Vec<String> = self.made.iter().map(|made| Shown(made).to_string()).collect();
-        let shown: String = shown.join(", ").chars().take(SHOWN_MAX).collect();
+        // One that was damaged says nothing.
+        let said = self.messages.iter().map(|bytes| DynamicMessage::decode(self.kind.clone(), bytes.clone()));
+        let said = said.map(|said| said.map_or("no message".to_owned(), |said| Shown(&said).to_string()));
+        let shown: String = said.collect::<Vec<_>>().join(", ").chars().take(SHOWN_MAX).collect();
         let hex = |bytes: &Bytes| {
             let bytes = &bytes[..bytes.len().min(SHOWN_MAX)];
             bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
@@ -118,18 +121,21 @@ impl Batch<'_> {
         let method = self.method(random);
         let limit = proto::MessageLimit::of_method(&method.path).expect("a method");
         let count = if method.takes_stream { 1 + random.below(5) } else { 1 };
-        let (mut made, mut messages) = (Vec::new(), Vec::new());
+        let (mut first, mut messages) = (None, Vec::new());
         let bytes_max = if random.one_in(24) { limit.bytes_max.min(LARGE_BYTES) } else { 16 << 10 };
         for _ in 0..count {
-            let (one, bytes) = match made.first() {
+            let (one, bytes) = match &first {
                 Some(first) if !random.one_in(4) => alike(first, self.known, random),
                 _ => message(&method.asked, self.known, random, bytes_max),
             };
-            made.push(one);
+            first.get_or_insert(one);
             messages.push(bytes.into());
         }
         let names = self.names(random);
-        (method, Arc::new(Case { number, path: method.path.clone(), made, messages, names }))
+        (
+            method,
+            Arc::new(Case { number, path: method.path.clone(), kind: method.asked.clone(), messages, names }),
+        )
     }
 
     /// Any, and more often those that are many in one.

@@ -22,7 +22,7 @@ pub(crate) fn message(
 ) -> (DynamicMessage, Vec<u8>) {
     // Of one that is right but for one thing, handlers see more than of one in which nothing is.
     let strange_in = *random.one_of(&[2, 4, 16]);
-    let mut maker = Maker { known, random, strange_in, room: bytes_max as u64 / 16 };
+    let mut maker = Maker { known, random, strange_in, room: bytes_max as u64 / 32 };
     let made = maker.structure(kind, DEPTH_MAX);
     let mut bytes = made.encode_to_vec();
     if random.one_in(16) {
@@ -126,6 +126,11 @@ impl Maker<'_> {
                 let mut values: Vec<Value> = Vec::new();
                 for at in 0..self.count() as usize {
                     let like = values.get(at % DIFFERENT_MAX).filter(|_| at >= DIFFERENT_MAX).cloned();
+                    // A copy has as much in it as what it is like.
+                    if let Some(Value::Message(like)) = &like {
+                        let Some(room) = self.room.checked_sub(like.encoded_len() as u64 / 8) else { break };
+                        self.room = room;
+                    }
                     values.push(like.unwrap_or_else(|| self.value(field, depth)));
                 }
                 Value::List(values)
