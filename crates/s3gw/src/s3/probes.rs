@@ -120,7 +120,7 @@ impl Gateway {
             parts.then(|| object_parts(&key, input.part_number_marker, input.max_parts)).transpose()?;
         Ok(GetObjectAttributesOutput {
             checksum,
-            // The ETag is without quotes, unlike everywhere else.
+            // The quotes around it are taken away in `xml::mend`.
             e_tag: has(ObjectAttributes::ETAG).then(|| etag(&key.etag)),
             last_modified: Some(timestamp(key.modified_ms)),
             object_parts,

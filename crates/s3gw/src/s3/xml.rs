@@ -3,15 +3,15 @@ use axum::http::header::CONTENT_LENGTH;
 use axum::response::Response;
 
 /// An answer of the protocol layer as clients can read it. That layer leaves out messages, without which
-/// clients know of no error but that it is "Unknown"; and it writes control characters as they are: a
-/// carriage return would be read as a line feed, and three keys as one.
+/// clients know of no error but that it is "Unknown"; it puts quotes around every ETag; and it writes control
+/// characters as they are: a carriage return would be read as a line feed, and three keys as one.
 pub(super) fn mend(response: s3s::HttpResponse) -> Response<Bytes> {
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let Some(document) = response.body().bytes().filter(|document| !document.is_empty()) else {
         return response.map(|_| Bytes::new());
     };
-    let explained = is_error.then(|| explained(&document)).flatten();
-    let document = explained.map_or(document, Bytes::from);
+    let mended = if is_error { explained(&document) } else { unquoted(&document) };
+    let document = mended.map_or(document, Bytes::from);
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(CONTENT_LENGTH);
     let has_controls = document.iter().any(|byte| is_control(*byte));
@@ -25,6 +25,14 @@ fn explained(document: &[u8]) -> Option<String> {
     let (before, after) = text.split_once("</Code>")?;
     let (_, code) = before.split_once("<Code>")?;
     Some(format!("{before}</Code><Message>{}</Message>{after}", message(code)))
+}
+
+/// The attributes of an object, whose ETag S3 writes without quotes, unlike everywhere else.
+fn unquoted(document: &[u8]) -> Option<String> {
+    const ROOT: &[u8] = b"<GetObjectAttributesResponse";
+    let declaration = document.iter().position(|byte| *byte == b'>')? + 1;
+    let text = document[declaration..].starts_with(ROOT).then(|| std::str::from_utf8(document).ok())??;
+    Some(text.replace("<ETag>\"", "<ETag>").replace("\"</ETag>", "</ETag>"))
 }
 
 fn message(code: &str) -> &'static str {
@@ -72,6 +80,17 @@ mod tests {
         let expect = "<?xml version=\"1.0\"?><Error><Code>KeyTooLongError</Code><Message>Your key is too long.</Message></Error>";
         assert_eq!(explained(bare).unwrap(), expect);
         assert_eq!(explained(expect.as_bytes()), None);
+    }
+
+    #[test]
+    fn the_etag_among_attributes_is_without_quotes() {
+        let of = |root: &str, etag: &str| {
+            format!("<?xml version=\"1.0\"?><{root} x=\"y\"><ETag>{etag}</ETag></{root}>")
+        };
+        let attributes = |etag| of("GetObjectAttributesResponse", etag);
+        assert_eq!(unquoted(attributes("\"ab-2\"").as_bytes()).unwrap(), attributes("ab-2"));
+        assert_eq!(unquoted(of("CopyObjectResult", "\"ab\"").as_bytes()), None);
+        assert_eq!(unquoted(b"ab"), None);
     }
 
     #[test]
