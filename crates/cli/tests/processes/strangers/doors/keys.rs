@@ -14,6 +14,7 @@ pub(super) const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
 /// A key pair, and the host that is signed unless a request names another one.
+#[derive(Clone)]
 pub(super) struct Keys {
     pub(super) access_key: String,
     pub(super) secret_key: String,
@@ -31,7 +32,7 @@ type Pairs = Vec<(String, String)>;
 impl Keys {
     /// Signed in its headers: all it has by now, and its body unless it says otherwise.
     pub(super) fn in_headers(&self, mut request: Request) -> Sent {
-        let scope = Scope::now();
+        let scope = Scope::now(request.region);
         request = request.header("x-amz-date", &scope.time);
         if !request.has("x-amz-content-sha256") {
             let sum = hex(&Sha256::digest(&request.body));
@@ -48,7 +49,7 @@ impl Keys {
 
     /// A URL that anybody may use for so many seconds, with the headers it has by now.
     pub(super) fn in_url(&self, mut request: Request, seconds: u64) -> Sent {
-        let scope = Scope::now();
+        let scope = Scope::now(request.region);
         let (names, headers) = self.signed_headers(&request);
         let credential = format!("{}/{}", self.access_key, scope.text);
         for (name, value) in [
@@ -98,10 +99,10 @@ impl Keys {
 }
 
 impl Scope {
-    fn now() -> Scope {
+    fn now(region: &str) -> Scope {
         let format = format_description!("[year][month][day]T[hour][minute][second]Z");
         let time = OffsetDateTime::now_utc().format(&format).unwrap();
-        let text = format!("{}/us-east-1/s3/aws4_request", &time[..8]);
+        let text = format!("{}/{region}/s3/aws4_request", &time[..8]);
         Scope { time, text }
     }
 }

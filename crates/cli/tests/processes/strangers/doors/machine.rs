@@ -2,7 +2,7 @@
 //! an operator's browser.
 
 use super::house::House;
-use super::keys::Keys;
+use super::keys::{Keys, UNSIGNED_PAYLOAD};
 use super::request::Request;
 use super::{Failed, Seen};
 use crate::binary;
@@ -12,6 +12,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use testkit::{Process, Ready};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -49,14 +51,74 @@ pub(super) async fn sighup(house: &House) -> Seen {
     house.processes().for_each(Process::hang_up);
     house.put("after-sighup", "text").await?;
     house.still_has("after-sighup", Some("text")).await?;
-    let ended = |process: &&Process| {
-        let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap_or_default();
-        // Nobody has reaped it yet.
-        status.is_empty() || status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
-    };
-    match house.processes().filter(ended).count() {
+    match house.processes().filter(|process| has_ended(process)).count() {
         0 => Ok(format!("all {} processes go on", house.processes().count())),
         ended => Err(format!("SIGHUP ended {ended} processes")),
+    }
+}
+
+fn has_ended(process: &Process) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap_or_default();
+    // Nobody has reaped it yet.
+    status.is_empty() || status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+}
+
+/// The signal that ends a gateway lets it finish an upload first; another one ends it at once, and SIGHUP does
+/// not.
+pub(super) async fn second_signal(house: &House) -> Seen {
+    const AT_ONCE: Duration = Duration::from_secs(5);
+    let mut said = Vec::new();
+    for (signal, code) in [("-TERM", 128 + 15), ("-INT", 128 + 2)] {
+        let dir = tempfile::tempdir().map_err(|why| why.to_string())?;
+        let (mut draining, _half) = draining_gateway(house, dir.path(), signal).await?;
+        let begun = Instant::now();
+        draining.signal(signal);
+        let (ended, took) = (draining.wait_end(), begun.elapsed());
+        if ended.code() != Some(code) || took > AT_ONCE {
+            return Err(format!("a second {signal} ended an upload after {took:?}, with {ended}"));
+        }
+        said.push(format!("{signal} twice: {code}"));
+    }
+    house.still_has("half-sent", None).await?;
+    let dir = tempfile::tempdir().map_err(|why| why.to_string())?;
+    let (mut draining, mut half) = draining_gateway(house, dir.path(), "-TERM").await?;
+    let mut answer = String::new();
+    half.write_all(UPLOAD).await.map_err(|why| why.to_string())?;
+    half.read_to_string(&mut answer).await.map_err(|why| why.to_string())?;
+    let ended = draining.wait_end();
+    if !ended.success() || !answer.starts_with("HTTP/1.1 200") {
+        return Err(format!("after one signal an upload is answered {answer:?}, and then: {ended}"));
+    }
+    house.still_has("half-sent", Some("uploaded")).await?;
+    Ok(format!("{}; an upload ends well after one, and SIGHUP", said.join(", ")))
+}
+
+const UPLOAD: &[u8] = b"uploaded";
+
+/// A gateway that has got a signal, and SIGHUP, and waits for [`UPLOAD`] from the connection.
+async fn draining_gateway(house: &House, dir: &Path, signal: &str) -> Result<(Process, TcpStream), Failed> {
+    let (process, _, keys) = gateway(house, dir, "", 0o600)?;
+    let put = Request::new("PUT", "/first/half-sent").header("x-amz-content-sha256", UNSIGNED_PAYLOAD);
+    let put = keys.in_headers(put).with("content-length", &UPLOAD.len().to_string());
+    let half = put.begin(&keys.host).await?;
+    process.signal(signal);
+    let give_up = Instant::now() + DEADLINE;
+    while TcpStream::connect(&keys.host).await.is_ok() {
+        if Instant::now() > give_up {
+            return Err(format!("after {signal} a gateway still takes connections"));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    process.hang_up();
+    while !process.log().contains("SIGHUP") {
+        if has_ended(&process) || Instant::now() > give_up {
+            return Err(format!("after {signal} SIGHUP does something else: {}", process.log()));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    match has_ended(&process) {
+        true => Err(format!("after {signal} nobody waits for an upload: {}", process.log())),
+        false => Ok((process, half)),
     }
 }
 
@@ -132,13 +194,35 @@ pub(super) async fn secret_in_ps(house: &House) -> Seen {
     }
 }
 
+/// The file of a key is silently taken where its owner alone may read it, and with a warning where others may.
+pub(super) async fn secret_file(house: &House) -> Seen {
+    const WARNING: &str = "everybody on this machine may read the secret key";
+    for (mode, is_warned_of) in [(0o600, false), (0o644, true)] {
+        let dir = tempfile::tempdir().map_err(|why| why.to_string())?;
+        let (process, _, keys) = gateway(house, dir.path(), "", mode)?;
+        asks(&keys).await.map_err(|why| format!("the key of a file of mode {mode:o}: {why}"))?;
+        shows_no_key(house, &process)?;
+        if process.log().contains(WARNING) != is_warned_of {
+            return Err(format!("of a key in a file of mode {mode:o} is said: {}", process.log()));
+        }
+    }
+    house.processes().try_for_each(|process| shows_no_key(house, process))?;
+    Ok("a key of mode 600 is taken, one of 644 is warned of, and neither is told to anybody".to_owned())
+}
+
+fn shows_no_key(house: &House, process: &Process) -> Result<(), Failed> {
+    let line = fs::read(format!("/proc/{}/cmdline", process.pid())).map_err(|why| why.to_string())?;
+    let shown = [String::from_utf8_lossy(&line).replace('\0', " "), process.logs().concat()].concat();
+    match shown.lines().find(|line| line.contains(&house.keys.secret_key)) {
+        Some(line) => Err(format!("others see the secret key: {line}")),
+        None => Ok(()),
+    }
+}
+
 /// A gateway that logs all there is, of itself and of the libraries below it.
 pub(super) async fn debug_log(house: &House) -> Seen {
     let dir = tempfile::tempdir().map_err(|why| why.to_string())?;
-    let (gateway, ready) = chatty_gateway(house, dir.path())?;
-    let host = ready["S3_ENDPOINT"].trim_start_matches("http://").to_owned();
-    let keys =
-        Keys { access_key: house.keys.access_key.clone(), secret_key: house.keys.secret_key.clone(), host };
+    let (gateway, ready, keys) = gateway(house, dir.path(), "RUST_LOG=trace", 0o600)?;
     let mut signatures = asks(&keys).await?;
     let output = flotilla(&["admin", "log", "--rpc", &ready["RPC"], "trace"], None);
     if !output.status.success() {
@@ -172,18 +256,24 @@ pub(super) async fn debug_log(house: &House) -> Seen {
     }
 }
 
-fn chatty_gateway(house: &House, dir: &Path) -> Result<(Process, Ready), Failed> {
+/// A gateway beside that of the house, which starts with `env` and these words before its own, has the key in
+/// a file of that mode, and logs into `dir`; and the keys to it.
+fn gateway(house: &House, dir: &Path, env: &str, mode: u32) -> Result<(Process, Ready, Keys), Failed> {
     let key = dir.join("key");
     fs::write(&key, &house.keys.secret_key).map_err(|why| why.to_string())?;
+    fs::set_permissions(&key, fs::Permissions::from_mode(mode)).map_err(|why| why.to_string())?;
     let line = format!(
-        "RUST_LOG=trace {} server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --http 127.0.0.1:0 --scm {} \
+        "{env} {} server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --http 127.0.0.1:0 --scm {} \
          --access-key {} --secret-key-file {}",
         binary().display(),
         house.cluster.scm_address,
         house.keys.access_key,
         key.display()
     );
-    Ok(Process::start(Path::new("/usr/bin/env"), dir, "chatty", super::super::words(&line)))
+    let (process, ready) =
+        Process::start(Path::new("/usr/bin/env"), dir, "another", super::super::words(&line));
+    let host = ready["S3_ENDPOINT"].trim_start_matches("http://").to_owned();
+    Ok((process, ready, Keys { host, ..house.keys.clone() }))
 }
 
 /// Signed rightly and wrongly, in headers and in a URL. Answers the right signatures.

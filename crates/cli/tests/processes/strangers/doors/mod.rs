@@ -9,6 +9,7 @@ mod crowds;
 mod house;
 mod keys;
 mod machine;
+mod newcomers;
 mod objects;
 mod request;
 mod rpc;
@@ -45,10 +46,12 @@ const DOORS: &[(&str, Door)] = doors! {
     "rpc-connections": rpc::rpc_connections,
     "browser": machine::browser,
     "sighup": machine::sighup,
+    "second-signal": machine::second_signal,
     "file-modes": machine::file_modes,
     "terminal": machine::terminal,
     "debug-log": machine::debug_log,
     "secret-in-ps": machine::secret_in_ps,
+    "secret-file": machine::secret_file,
     // Success, and something else done.
     "sub-resources": objects::sub_resources,
     "unknown-host": objects::unknown_host,
@@ -61,6 +64,10 @@ const DOORS: &[(&str, Door)] = doors! {
     "carriage-returns": uploads::carriage_returns,
     "max-parts-zero": uploads::max_parts_zero,
     "early-refusal": bodies::early_refusal,
+    // The first minutes of a new user.
+    "probes": newcomers::probes,
+    "region-us": newcomers::region_us,
+    "messages": newcomers::messages,
     // Leaned on by many at once.
     "idle-addresses": crowds::idle_addresses,
     "slow-streams": crowds::slow_streams,

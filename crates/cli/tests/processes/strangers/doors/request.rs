@@ -20,6 +20,8 @@ pub(super) struct Request {
     /// Where it says that it goes, if not where it goes.
     pub(super) host: Option<String>,
     pub(super) signs_host: bool,
+    /// The region it is signed for.
+    pub(super) region: &'static str,
     pub(super) body: Vec<u8>,
 }
 
@@ -49,6 +51,7 @@ impl Request {
             headers: Vec::new(),
             host: None,
             signs_host: true,
+            region: "us-east-1",
             body: Vec::new(),
         }
     }
@@ -71,6 +74,11 @@ impl Request {
 
     pub(super) fn without_signing_host(mut self) -> Request {
         self.signs_host = false;
+        self
+    }
+
+    pub(super) fn region(mut self, region: &'static str) -> Request {
+        self.region = region;
         self
     }
 
@@ -212,6 +220,22 @@ impl Sent {
         Ok((is_sent && !is_answered).then_some(stream))
     }
 
+    /// Sends the head alone: its connection, once the body is asked for.
+    pub(super) async fn begin(self, address: &str) -> Result<TcpStream, Failed> {
+        const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+        let head = self.with("expect", "100-continue").head();
+        let mut stream = connect(address).await?;
+        let mut said = [0; GO_ON.len()];
+        let begun = async {
+            stream.write_all(head.as_bytes()).await?;
+            stream.read_exact(&mut said).await
+        };
+        match tokio::time::timeout(DEADLINE, begun).await {
+            Ok(Ok(_)) if said == GO_ON => Ok(stream),
+            _ => Err(format!("no body is asked for, but said {:?}", String::from_utf8_lossy(&said))),
+        }
+    }
+
     /// Sends all of it before it reads, as Node and Python do.
     pub(super) async fn ask_at_its_end(self, address: &str) -> Result<Answer, Failed> {
         let mut stream = connect(address).await?;
@@ -246,12 +270,20 @@ impl Answer {
         Answer { status, head, body, taken_bytes }
     }
 
-    /// Whether it is the refusal that is wanted; otherwise what was answered to `what`.
+    /// Whether it is the refusal that is wanted, and says why; otherwise what was answered to `what`.
     pub(super) fn refuses(&self, what: &str, status: u16, code: &str) -> Result<(), Failed> {
-        match self.status == status && self.element("Code") == Some(code) {
-            true => Ok(()),
-            false => Err(format!("{what} is answered {}, not {status} {code}", self.said())),
+        if self.status != status || self.element("Code") != Some(code) {
+            return Err(format!("{what} is answered {}, not {status} {code}", self.said()));
         }
+        match self.has_words() {
+            true => Ok(()),
+            false => Err(format!("{what} is refused without a word: {}", self.said())),
+        }
+    }
+
+    /// Whether it has the text that clients show to people.
+    pub(super) fn has_words(&self) -> bool {
+        self.element("Message").is_some_and(|message| !message.trim().is_empty())
     }
 
     /// A success, without which a refusal of nearly the same says nothing.

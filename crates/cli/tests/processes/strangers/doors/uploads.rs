@@ -101,16 +101,25 @@ pub(super) async fn max_parts_zero(house: &House) -> Seen {
         Ok::<usize, Failed>(parts.body.matches("<Part>").count())
     };
     let zero = parts("0").await?;
-    let keys =
-        list(house, &[("list-type", "2"), ("max-keys", "0")]).await?.body.matches("<Contents>").count();
-    let uploads = list(house, &[("uploads", ""), ("max-uploads", "0")]).await?;
-    let uploads = uploads.body.matches("<Upload>").count();
-    if [zero, keys, uploads] != [0; 3] {
-        return Err(format!("asked for none: {zero} parts, {keys} keys, {uploads} uploads"));
+    let lists: [(&str, &[(&str, &str)], &str); 4] = [
+        ("max-keys", &[("list-type", "2")], "<Contents>"),
+        ("max-keys", &[], "<Contents>"),
+        ("max-keys", &[("versions", "")], "<Version>"),
+        ("max-uploads", &[("uploads", "")], "<Upload>"),
+    ];
+    for (max, parameters, element) in lists {
+        for wanted in [0, 1] {
+            let number = wanted.to_string();
+            let listed = list(house, &[parameters, &[(max, number.as_str())]].concat()).await?;
+            let found = listed.body.matches(element).count();
+            if found != wanted {
+                return Err(format!("{max}={wanted} {parameters:?}: {found} times {element}"));
+            }
+        }
     }
-    match parts("1").await? {
-        1 => Ok("no part, no key and no upload".to_owned()),
-        other => Err(format!("asked for one part: {other}")),
+    match (zero, parts("1").await?) {
+        (0, 1) => Ok("no part, no key in three lists and no upload".to_owned()),
+        found => Err(format!("asked for no part, and for one: {found:?}")),
     }
 }
 
