@@ -63,8 +63,8 @@ fn has_ended(process: &Process) -> bool {
     status.is_empty() || status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
 }
 
-/// The signal that ends a gateway lets it finish an upload first; another one ends it at once, and SIGHUP does
-/// not.
+/// The signal that ends a gateway lets it finish an upload first; another one ends it at once, and SIGHUP
+/// does not.
 pub(super) async fn second_signal(house: &House) -> Seen {
     const AT_ONCE: Duration = Duration::from_secs(5);
     let mut said = Vec::new();
@@ -194,7 +194,8 @@ pub(super) async fn secret_in_ps(house: &House) -> Seen {
     }
 }
 
-/// The file of a key is silently taken where its owner alone may read it, and with a warning where others may.
+/// The file of a key is silently taken where its owner alone may read it, and with a warning where others
+/// may.
 pub(super) async fn secret_file(house: &House) -> Seen {
     const WARNING: &str = "everybody on this machine may read the secret key";
     for (mode, is_warned_of) in [(0o600, false), (0o644, true)] {
