@@ -243,8 +243,8 @@ pub(crate) struct ServerArgs {
     /// A datanode's memory for data, of all its disks together. A quarter of it is for what is received, one
     /// for what is on its way to the disks, and one for what is read and not taken yet; where one of them is
     /// full, who wants more of it waits, or is sent elsewhere. The rest has what was written last, for
-    /// followers that lag and for readers. Default: 256 MiB, or 64 MiB for each disk where there are more
-    /// than four
+    /// followers that lag and for readers. Beside it, as much as a quarter is for the indexes of all disks.
+    /// Default: 256 MiB, or 64 MiB for each disk where there are more than four
     #[arg(long, env = "FLOTILLA_DATA_MEMORY", value_name = "BYTES")]
     pub data_memory: Option<usize>,
     #[arg(long, env = "FLOTILLA_READ_MEMORY_BYTES", hide = true, value_parser = read_memory_is_gone)]

@@ -69,7 +69,8 @@ impl Disks {
     pub(crate) async fn open(options: &DatanodeOptions) -> anyhow::Result<Disks> {
         let paths = options.disks.clone();
         let stamps = blocking(move || peek(&paths)).await?;
-        Disks::open_from(Source::Machine(options.disk_io), &stamps, options).await
+        let options = DatanodeOptions { db: options.of_indexes(), ..options.clone() };
+        Disks::open_from(Source::Machine(options.disk_io), &stamps, &options).await
     }
 
     /// [`Disks::open`] with data directories that are open already.
@@ -409,5 +410,21 @@ mod tests {
         assert!(stops_the_node(&refused), "{refused:#}");
         drop(held);
         DatanodeDisk::open(real, &options, Inventory::default()).await.map(drop).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_indexes_of_all_disks_share_memory() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let paths = dirs.iter().map(|dir| dir.path().to_owned()).collect();
+        let options = DatanodeOptions { disks: paths, memory_bytes_max: 128 << 20, ..Default::default() };
+        let disks = Disks::open(&options).await.unwrap();
+        let [first, second] = [0, 1].map(|i| disks.open[i].db.clone());
+        let before = second.cache_bytes();
+        assert_eq!(before.max, 32 << 20);
+        let mut batch = rocksdb::WriteBatch::default();
+        batch.put(b"key", vec![0; 4 << 20]);
+        first.write(batch).unwrap();
+        let grown = second.cache_bytes().used - before.used;
+        assert!(grown >= 4 << 20, "the second knows of {grown} bytes");
     }
 }

@@ -5,6 +5,7 @@ use crate::index::records::ContainerState;
 use crate::inventory::{Inventory, Replica};
 use crate::service::{ReadCounts, ReadMemory};
 use metrics::{Exposition, Metric};
+use statedb::CacheBytes;
 
 const fn metric(name: &'static str, help: &'static str) -> Metric {
     Metric { name, help }
@@ -26,6 +27,12 @@ const TASKS: Metric = metric("flotilla_datanode_tasks", "What SCM wants this nod
 
 const MEMORY: Metric = metric("flotilla_datanode_memory_bytes", "Memory that data takes, by what it is for.");
 const MEMORY_MAX: Metric = metric("flotilla_datanode_memory_max_bytes", "Limit of the sum of that.");
+const INDEX_MEMORY: Metric = metric(
+    "flotilla_datanode_index_memory_bytes",
+    "Memory of the block indexes of all disks: blocks that were read, and what is not flushed yet.",
+);
+const INDEX_MEMORY_MAX: Metric =
+    metric("flotilla_datanode_index_memory_max_bytes", "Limit of that, a quarter of the limit for data.");
 const READS_REFUSED: Metric = metric(
     "flotilla_datanode_reads_refused_total",
     "Readers sent elsewhere, as there was no memory for them.",
@@ -61,6 +68,11 @@ pub(crate) fn expose_memory(memory: &MemoryInUse, exposition: &mut Exposition) {
         exposition.gauge(MEMORY, &[("owner", owner)], bytes as u64);
     }
     exposition.gauge(MEMORY_MAX, &[], bytes_max as u64);
+}
+
+pub(crate) fn expose_index_memory(bytes: CacheBytes, exposition: &mut Exposition) {
+    exposition.gauge(INDEX_MEMORY, &[], bytes.used);
+    exposition.gauge(INDEX_MEMORY_MAX, &[], bytes.max);
 }
 
 pub(crate) fn expose_tasks(counts: &[(&str, u64)], exposition: &mut Exposition) {

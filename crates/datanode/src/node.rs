@@ -230,6 +230,10 @@ impl Datanode {
         exposed::expose_copies(&self.copy_stats(), exposition);
         exposed::expose_reads(self.service.read_memory(), self.service.reads(), exposition);
         exposed::expose_memory(&self.memory(), exposition);
+        // All indexes share it.
+        if let Some(disk) = disks.open.first() {
+            exposed::expose_index_memory(disk.db.cache_bytes(), exposition);
+        }
         exposed::expose_tasks(&self.parts.executor.counts(), exposition);
         for path in &disks.unusable {
             SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);

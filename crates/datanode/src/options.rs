@@ -9,6 +9,9 @@ pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// disks, and what logs keep, which also have what the others leave.
 const MEMORY_PARTS: usize = 4;
 
+/// The least memory for the index of each disk: two of RocksDB's smallest buffers, and as much of blocks.
+const INDEX_BYTES_MIN: usize = 8 << 20;
+
 /// The least memory of a node: each part has room for a chunk; with less a handful of readers would wait for
 /// each other.
 const MEMORY_BYTES_MIN: usize = MEMORY_PARTS * CHUNK_BYTES_MAX;
@@ -37,7 +40,8 @@ pub struct DatanodeOptions {
     /// are answered `Busy`. A quarter is for what is read and not sent yet: past half of that readers get
     /// smaller messages, and past all of it they wait, or are sent elsewhere; about as many readers as it has
     /// 128 KiB may stand still. A quarter is for what is on its way to the disks, which have the same share
-    /// of it each: past that appends wait. Logs keep what they wrote last in what is left.
+    /// of it each: past that appends wait. Logs keep what they wrote last in what is left. Beside it the
+    /// indexes of all disks have as much as one part, together.
     pub memory_bytes_max: usize,
     /// The bytes of one write stream's chunks that are taken in and not yet answered; past it the stream is
     /// not read, so that its sender waits. Twice what a gateway keeps for one stream (16 MiB); no more than
@@ -168,6 +172,12 @@ impl DatanodeOptions {
             unflushed_bytes_max: self.log.unflushed_bytes_max.min(of_each_disk),
             ..self.log.clone()
         }
+    }
+
+    /// The settings of the disks' indexes, which share memory, as they share the node's threads.
+    pub(crate) fn of_indexes(&self) -> statedb::DbOptions {
+        let bytes = self.memory_part_bytes().max(self.disks.len() * INDEX_BYTES_MIN);
+        statedb::DbOptions { shared: Some(statedb::SharedMemory::new(bytes)), ..self.db.clone() }
     }
 
     /// The bytes at which the next container is asked for: early enough that what is in flight meanwhile (64

@@ -3,6 +3,7 @@
 use metrics::{Counter, Exposition, Histogram, Metric, Unit};
 use proto::{Failure, Retry};
 use rocksdb::DB;
+use statedb::CacheBytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -36,6 +37,15 @@ const TABLES_BYTES: Metric =
 const STALLED: Metric = Metric {
     name: "flotilla_om_tables_stalled",
     help: "1: RocksDB holds back writes until it has compacted.",
+};
+
+const MEMORY: Metric = Metric {
+    name: "flotilla_om_tables_memory_bytes",
+    help: "Memory of the tables of all groups: blocks that were read, and what is not flushed yet.",
+};
+const MEMORY_MAX: Metric = Metric {
+    name: "flotilla_om_tables_memory_max_bytes",
+    help: "Memory that the tables of all groups may have together.",
 };
 
 const BATCH_COMMANDS: Metric =
@@ -160,6 +170,11 @@ impl Batches {
 
 pub(crate) fn expose_listings(under_way: usize, exposition: &mut Exposition) {
     exposition.gauge(LISTINGS, &[], under_way as u64);
+}
+
+pub(crate) fn expose_memory(bytes: CacheBytes, exposition: &mut Exposition) {
+    exposition.gauge(MEMORY, &[], bytes.used);
+    exposition.gauge(MEMORY_MAX, &[], bytes.max);
 }
 
 /// Exposes the properties of a group's RocksDB; one that it cannot tell is left out.

@@ -1,7 +1,7 @@
 use crate::address;
 use crate::backup::BACKUPS_MAX;
 use crate::buckets::{self, Buckets};
-use crate::counted::{Counted, expose_listings, expose_tables};
+use crate::counted::{Counted, expose_listings, expose_memory, expose_tables};
 use crate::groups::Groups;
 use crate::heartbeat::{Heartbeat, Word};
 use crate::lane::WAITING_BYTES_MAX;
@@ -219,6 +219,10 @@ impl Om {
         self.service.swept.expose(exposition);
         expose_listings(self.scans_max - self.service.scans.available_permits(), exposition);
         let open = self.replicas.open();
+        // All groups share it.
+        if let Some(replica) = open.first() {
+            expose_memory(replica.dbs.current().cache_bytes(), exposition);
+        }
         for replica in &open {
             let group = replica.group.id().number.to_string();
             // One group needs no name.

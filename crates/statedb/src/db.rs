@@ -40,6 +40,13 @@ pub struct SharedMemory {
     buffers: WriteBufferManager,
 }
 
+/// Memory that databases take, and their limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheBytes {
+    pub used: u64,
+    pub max: u64,
+}
+
 /// Buffers may take one part in so many of the shared memory.
 const PART_OF_BUFFERS: usize = 2;
 
@@ -191,6 +198,16 @@ impl Db {
     pub fn background_errors(&self) -> u64 {
         let errors = self.rocks().property_int_value(rocksdb::properties::BACKGROUND_ERRORS);
         errors.ok().flatten().unwrap_or_default()
+    }
+
+    /// The memory that blocks take which were read, and, where databases share it, what is not flushed yet,
+    /// of all of them together.
+    pub fn cache_bytes(&self) -> CacheBytes {
+        let property = |name| self.rocks().property_int_value(name).ok().flatten().unwrap_or_default();
+        CacheBytes {
+            used: property(rocksdb::properties::BLOCK_CACHE_USAGE),
+            max: property(rocksdb::properties::BLOCK_CACHE_CAPACITY),
+        }
     }
 
     /// Remembers what an error says of the database: what is written goes to memory, so that only a

@@ -8,6 +8,6 @@ mod db;
 mod generations;
 mod tables;
 
-pub use db::{Db, DbMemory, DbOptions, DbState, SharedMemory};
+pub use db::{CacheBytes, Db, DbMemory, DbOptions, DbState, SharedMemory};
 pub use generations::{DbGenerations, GroupDb};
 pub use tables::{Changes, Tables};
