@@ -173,7 +173,19 @@ impl Left {
     /// that were sent again and such as were refused; no log reads it any more. In the second one a chunk of
     /// the first is sent again.
     pub(crate) async fn of_small_blocks() -> Left {
-        let entries = small_blocks();
+        Left::of_small(small_blocks()).await
+    }
+
+    /// [`Left::of_small_blocks`] by another leader of the same term: it ends alike, and one block is another.
+    pub(crate) async fn of_another_history() -> Left {
+        let mut entries = small_blocks();
+        let local = SMALL_BLOCKS.start;
+        let other = chunk(local, 1000, 0, 0, SMALL_BYTES, true);
+        entries[local as usize] = other;
+        Left::of_small(entries).await
+    }
+
+    async fn of_small(entries: Vec<Entry>) -> Left {
         let roll = entries.iter().find(|entry| entry.roll_to.is_some()).unwrap().id;
         let last = entries.last().unwrap().id.index.0;
         Left::with_purged(entries, last, Some(roll)).await

@@ -9,8 +9,10 @@
 //! Files before rows: a crash would leave rows of a container whose bytes are gone, which looks like damage.
 
 use super::order::{Means, Run};
+use super::same::have_same_records;
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::records::ContainerState;
+use crate::index::records::{ContainerRecord, ContainerState};
+use crate::inventory::Replica;
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
@@ -50,9 +52,7 @@ async fn delete_those(
             inventory.remove(container, disk.id);
             continue;
         };
-        let is_better = replica.unhealthy.is_some() && !disk.is_unhealthy(container);
-        let is_same = record.state == ContainerState::Closed && record.last == replica.last && !is_better;
-        if disk.id != replica.disk && !is_same {
+        if disk.id != replica.disk && !is_same(means, &replica, &disk, container, &record).await {
             left.push(disk.id);
             continue;
         }
@@ -63,6 +63,21 @@ async fn delete_those(
         delete_from(means, &disk, container, || run.check_holds()).await?;
     }
     Ok(())
+}
+
+/// Whether a replica that is not told of has nothing that the one that is told of has not. Of one that cannot
+/// be read nobody knows.
+async fn is_same(
+    means: &Means,
+    told: &Replica,
+    disk: &Arc<DatanodeDisk>,
+    container: ContainerId,
+    record: &ContainerRecord,
+) -> bool {
+    let is_better = told.unhealthy.is_some() && !disk.is_unhealthy(container);
+    let end_alike = record.state == ContainerState::Closed && record.last == told.last;
+    let Some(of_told) = means.disks.get(told.disk).filter(|_| end_alike && !is_better) else { return false };
+    have_same_records([of_told, disk], container).await.unwrap_or(false)
 }
 
 /// Deletes the replica of this disk, if `may_begin` says so once it has the lock, which others may have had

@@ -128,11 +128,18 @@ impl Carrier {
                     state: MemberState::Opening.into(),
                     ..PipelineReport::default()
                 });
-                let create = Order::new(key, "create", |run| async move {
+                let is_new = pipeline.state() == PipelineState::PipelineAllocated;
+                let create = Order::new(key, if is_new { "create" } else { "open" }, move |run| async move {
                     let order = own?;
+                    let carry_out = async {
+                        match is_new {
+                            true => opener.create_pipeline(&order).await,
+                            false => opener.open_pipeline(&order).await,
+                        }
+                    };
                     // A creation goes on to its end, also when SCM wants something else meanwhile: half of a
                     // pipeline would be in nobody's books.
-                    run.until_node_ends(async { Ok(opener.create_pipeline(&order).await.map(drop)?) }).await
+                    run.until_node_ends(async { Ok(carry_out.await.map(drop)?) }).await
                 });
                 Order { making: report, ..create }
             }

@@ -21,6 +21,7 @@ mod delete;
 mod discard;
 mod kinds;
 mod order;
+mod same;
 mod second;
 mod unwanted;
 

@@ -4,29 +4,30 @@
 //! SCM is told of the replica that is read ([`crate::disks::Disks::holding`]), and discards in that one. The
 //! other goes once all of this is so, whoever says it:
 //!
-//! 1. both are CLOSED and end with the same record, and where the same is discarded in both their hashes do
-//!    not differ: neither has anything that the container has not;
+//! 1. both are CLOSED, end with the same record, and have the same records but for what one of them has
+//!    discarded: neither has anything that the container has not;
 //! 2. no log reads either, and SCM lets bytes be given back;
 //! 3. the one that is told of is hashed and nothing is known against it, its disk works, and every body of it
 //!    was read and checked just before: it may be the one whose disk was away.
 //!
-//! The node counts once, so no decision of SCM rests on the one that goes. A replica that is not CLOSED
-//! stays: it may have what only a person can give up.
+//! The node counts once, so no decision of SCM rests on the one that goes. A replica that is not CLOSED, or
+//! has other records, stays: it may have what only a person can give up.
 
 use super::check::check_bodies;
 use super::delete::{delete_from, finish_begun};
 use super::order::{Means, Progress};
-use crate::container_reader::disk_use;
+use super::same::have_same_records;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::inventory::Replica;
 use anyhow::{Context, ensure};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;
-use tracing::warn;
+use tracing::{error, warn};
 use types::{ContainerId, DiskId};
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
@@ -36,6 +37,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The worker that looks for second replicas and removes them.
 pub(crate) struct SecondReplicas {
     means: Means,
+    /// Those that have other records than the one that is told of, as the log has said.
+    others: BTreeSet<(DiskId, ContainerId)>,
 }
 
 /// A replica that is not told of, as its disk knows it.
@@ -43,31 +46,30 @@ struct Second<'a> {
     disk: &'a Arc<DatanodeDisk>,
     container: ContainerId,
     record: ContainerRecord,
-    hash: Option<[u8; 32]>,
-    discards_digest: u64,
 }
 
 impl SecondReplicas {
     pub(crate) fn new(means: Means) -> SecondReplicas {
-        SecondReplicas { means }
+        SecondReplicas { means, others: BTreeSet::new() }
     }
 
     /// Looks for second replicas from time to time. May be dropped anywhere: what is half removed is removed
     /// by the next process.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         loop {
             sleep(LOOK_INTERVAL).await;
             self.look().await;
         }
     }
 
-    async fn look(&self) {
-        for disk in self.means.disks.open.iter().filter(|disk| disk.failure().is_none()) {
+    async fn look(&mut self) {
+        let disks = self.means.disks.clone();
+        for disk in disks.open.iter().filter(|disk| disk.failure().is_none()) {
             let root = disk.real.root().display();
             if let Err(failure) = finish_begun(disk).await {
                 warn!(disk = %root, error = format!("{failure:#}"), "cannot finish a deletion; trying on");
             }
-            if self.means.disks.open.len() < 2 {
+            if disks.open.len() < 2 {
                 continue;
             }
             let containers = match disk.index.with(Index::containers).await {
@@ -78,7 +80,8 @@ impl SecondReplicas {
                 }
             };
             for (container, record) in containers {
-                if self.told_elsewhere(disk.id, container).is_none() {
+                let is_another = self.others.contains(&(disk.id, container));
+                if is_another || self.told_elsewhere(disk.id, container).is_none() {
                     continue;
                 }
                 if let Err(failure) = self.remove_if_due(disk, container, record).await {
@@ -90,17 +93,21 @@ impl SecondReplicas {
     }
 
     async fn remove_if_due(
-        &self,
+        &mut self,
         disk: &Arc<DatanodeDisk>,
         container: ContainerId,
         record: ContainerRecord,
     ) -> anyhow::Result<()> {
-        let measure = disk.index.with(move |index| index.measure(container)).await?;
-        let discards_digest = disk_use(&**disk.space.disk(), container).await?.discards.digest;
-        let hash = measure.and_then(|measure| measure.hash);
-        let second = Second { disk, container, record, hash, discards_digest };
+        let second = Second { disk, container, record };
         let Some(told) = self.told_instead(&second) else { return Ok(()) };
-        let read_from = self.means.disks.get(told.disk).context("its disk is not in use")?;
+        let disks = self.means.disks.clone();
+        let read_from = disks.get(told.disk).context("its disk is not in use")?;
+        if !have_same_records([read_from, disk], container).await? {
+            let [here, there] = [disk, read_from].map(|disk| disk.real.root().display());
+            error!(%container, "{here} has other records of it than {there}, which ends alike: both stay; compare them with `flotilla debug container`");
+            self.others.insert((disk.id, container));
+            return Ok(());
+        }
         check_bodies(&self.means, read_from, container, &Progress::default()).await?;
         let is_due_still = || {
             ensure!(self.told_instead(&second).is_some(), "the other replica has changed");
@@ -119,15 +126,12 @@ impl SecondReplicas {
     fn told_instead(&self, second: &Second<'_>) -> Option<Replica> {
         let told = self.told_elsewhere(second.disk.id, second.container)?;
         let record = &second.record;
-        let are_closed = [told.state, record.state] == [ContainerState::Closed; 2];
-        let has_same = told.discards.digest == second.discards_digest;
-        let differ =
-            told.last != record.last || has_same && second.hash.is_some() && told.hash != second.hash;
+        let end_alike = [told.state, record.state] == [ContainerState::Closed; 2] && told.last == record.last;
         let are_released = told.released && self.means.pipelines.has_released(record);
         let is_good = told.hash.is_some() && told.unhealthy.is_none();
         let works = self.means.disks.get(told.disk).is_some_and(|disk| disk.failure().is_none());
         let may_reclaim = self.means.disks.may_reclaim.load(Ordering::Relaxed);
-        let may_go = are_closed && !differ && are_released && is_good && works && may_reclaim;
+        let may_go = end_alike && are_released && is_good && works && may_reclaim;
         may_go.then_some(told)
     }
 }
@@ -169,7 +173,7 @@ mod tests {
         let left = [template.copy(), template.copy_to_another_disk()];
         let means = of_two_disks([&left[0], &left[1]]).await;
         let (read_from, record) = means.disks.holding(FIRST).unwrap().unwrap();
-        let seconds = SecondReplicas::new(means.clone());
+        let mut seconds = SecondReplicas::new(means.clone());
 
         take_inventory(&means).await;
         assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, read_from.id);
@@ -181,16 +185,14 @@ mod tests {
         take_inventory(&means).await;
         means.disks.may_reclaim.store(true, Ordering::Relaxed);
         let other = &means.disks.open[1];
-        let discards_digest = means.disks.inventory.get(FIRST).unwrap().discards.digest;
-        let may_go = |record: ContainerRecord, hash: Option<[u8; 32]>| {
-            let second = Second { disk: other, container: FIRST, record, hash, discards_digest };
+        let may_go = |record: ContainerRecord| {
+            let second = Second { disk: other, container: FIRST, record };
             seconds.told_instead(&second).is_some()
         };
-        assert!(may_go(record, None) && may_go(record, Some([7; 32])));
-        assert!(!may_go(record, Some([8; 32])), "their records are not the same");
+        assert!(may_go(record));
         let before = |last: types::LogId| types::LogId { index: types::LogIndex(last.index.0 - 1), ..last };
-        assert!(!may_go(ContainerRecord { last: record.last.map(before), ..record }, None));
-        assert!(!may_go(ContainerRecord { state: ContainerState::QuasiClosed, ..record }, None));
+        assert!(!may_go(ContainerRecord { last: record.last.map(before), ..record }));
+        assert!(!may_go(ContainerRecord { state: ContainerState::QuasiClosed, ..record }));
         means.disks.inventory.set_unhealthy(FIRST, read_from.id, "a flipped byte");
         seconds.look().await;
         assert_eq!(holders(&means), [true, true], "the one that is told of is bad");
@@ -204,6 +206,30 @@ mod tests {
         seconds.look().await;
         assert_eq!(holders(&means), [true, false]);
         assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, read_from.id);
+    }
+
+    /// One of two logs had lost its votes, and both were closed alike: each may be the last of its kind.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_of_another_history_stays() {
+        let left = [Left::of_small_blocks().await.copy(), Left::of_another_history().await.copy()];
+        let means = of_two_disks([&left[0], &left[1]]).await;
+        let told = means.disks.open[0].clone();
+        let last = |n: usize| means.disks.open[n].index.container(FIRST).unwrap().unwrap().last;
+        assert_eq!(last(0), last(1));
+        let measure = Measure { disk_bytes: 1, copied: false, hash: Some([7; 32]), facts: Facts::default() };
+        told.index.save_measure(FIRST, &measure).unwrap();
+        take_inventory(&means).await;
+        means.disks.may_reclaim.store(true, Ordering::Relaxed);
+        let mut seconds = SecondReplicas::new(means.clone());
+        seconds.look().await;
+        assert_eq!(holders(&means), [true, true]);
+        assert!(seconds.others.contains(&(means.disks.open[1].id, FIRST)));
+        let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
+        let run = Run { asked_at: Instant::now(), stop, node_ends, progress: Arc::default() };
+        delete_replica(&means, FIRST, &run).await.unwrap();
+        assert_eq!(holders(&means), [false, true], "SCM has heard of the other one alone");
+        take_inventory(&means).await;
+        assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, means.disks.open[1].id);
     }
 
     /// The disk of the replica that is told of was away, and bytes of it went bad there.
