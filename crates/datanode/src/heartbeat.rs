@@ -43,12 +43,21 @@ pub(crate) struct Heartbeat {
 }
 
 /// The state of the talk with SCM in this process's life.
-#[derive(Default)]
 pub(crate) struct Talk {
+    /// The time at which it began, by the node's clock.
+    process: u64,
+    /// The number of the last heartbeat.
+    number: u64,
     /// The identity that SCM has given this node in this process's life.
     registered: Option<NodeIdentity>,
     /// Pipelines that SCM has lost in a forced reset, and asks about.
     to_describe: Vec<PipelineId>,
+}
+
+impl Talk {
+    pub(crate) fn new(clock: &dyn Clock) -> Talk {
+        Talk { process: clock.now_ms(), number: 0, registered: None, to_describe: Vec::new() }
+    }
 }
 
 impl Heartbeat {
@@ -157,7 +166,10 @@ impl Heartbeat {
         let there = self.pipelines.reports();
         pipelines.retain(|making| there.iter().all(|it| it.pipeline != making.pipeline));
         pipelines.extend(there);
+        self.talk.number += 1;
         let mut request = HeartbeatRequest {
+            process: self.talk.process,
+            number: self.talk.number,
             node: identity.node.0,
             cluster: identity.cluster.clone(),
             address: self.options.address.clone(),

@@ -126,9 +126,9 @@ impl Datanode {
             carrier: carrier.clone(),
             executor: executor.clone(),
             scm,
+            talk: Talk::new(&*clock),
             clock,
             is_reported: node.parts.is_reported.clone(),
-            talk: Talk::default(),
         };
         workers.spawn_until_stop(heartbeat.run());
         Ok(node)
@@ -287,6 +287,11 @@ impl Datanode {
     /// Creates a pipeline's replica, as SCM orders it; true unless it was here.
     pub async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
         self.parts.carrier.opener.create_pipeline(order).await
+    }
+
+    /// Opens a pipeline's replica that has been here, as SCM orders it; true unless it was open.
+    pub async fn open_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
+        self.parts.carrier.opener.open_pipeline(order).await
     }
 
     /// Ends a pipeline with this container, as SCM orders it, if its leader is here.

@@ -22,6 +22,15 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 use types::{GroupId, PipelineId};
 
+/// The time at which a replica's log begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    /// Now, unless it has begun.
+    Anew,
+    /// In the past: SCM knows of it, or the index does, which knows a pipeline only once its log has begun.
+    Before,
+}
+
 /// Opens pipelines, each once, and begins what runs beside an open one. A cheap handle.
 #[derive(Clone)]
 pub(crate) struct Opener {
@@ -46,7 +55,7 @@ impl Opener {
     }
 
     async fn open_remembered(&self, order: PipelineOrder, disk: &Arc<DatanodeDisk>) {
-        match self.open(&order, disk).await {
+        match self.open(&order, disk, Begins::Before).await {
             Ok(_) => {}
             Err(PipelineError::Over { .. }) => self.ender.finish_ending(order, disk.clone()).await,
             Err(failure) => {
@@ -59,15 +68,37 @@ impl Opener {
     /// Carries out an order of SCM: creates the pipeline's replica unless it is here. Carrying out an order
     /// twice changes nothing; true when it did something.
     pub(crate) async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
+        self.carry_out(order, Begins::Anew).await
+    }
+
+    /// Opens the pipeline's replica, which has been here, unless it is open; an error where its log is not
+    /// here any more, whatever else the disk has lost. True when it did something.
+    pub(crate) async fn open_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
+        self.carry_out(order, Begins::Before).await
+    }
+
+    async fn carry_out(&self, order: &PipelineOrder, begins: Begins) -> Result<bool, PipelineError> {
         let PipelineOrder { pipeline, disk, .. } = *order;
         if self.pipelines.open(pipeline).is_some() {
             return Ok(false);
         }
         let disk = self.disks.get(disk).ok_or(PipelineError::NoDisk { pipeline, disk })?;
-        self.open(order, disk).await
+        let opened = self.open(order, disk, begins).await;
+        if let Err(failure @ PipelineError::LogLost { .. }) = &opened {
+            error!(%pipeline, %failure, "a replica of this pipeline is not made anew");
+            let lost = StoppedPipeline::without_log(order.clone(), disk.clone(), failure.to_string());
+            self.pipelines.stop_unknown(lost);
+            self.disks.inventory.wake().notify_one();
+        }
+        opened
     }
 
-    async fn open(&self, order: &PipelineOrder, disk: &Arc<DatanodeDisk>) -> Result<bool, PipelineError> {
+    async fn open(
+        &self,
+        order: &PipelineOrder,
+        disk: &Arc<DatanodeDisk>,
+        begins: Begins,
+    ) -> Result<bool, PipelineError> {
         let pipeline = order.pipeline;
         // From here on no copy of what its log may write comes in.
         let opening = self.pipelines.begin_opening(pipeline);
@@ -86,7 +117,7 @@ impl Opener {
         let is_known = is_known.map_err(PipelineError::Index)?;
         // The index knows a pipeline only once its log has begun: that tells where the record is damaged, or
         // from before it had this stage.
-        let was_in_use = stage == Some(ReplicaStage::InUse) || is_known;
+        let was_in_use = stage == Some(ReplicaStage::InUse) || is_known || begins == Begins::Before;
         if was_in_use && !has_log(disk, pipeline).await {
             return Err(PipelineError::LogLost { pipeline, root: root() });
         }

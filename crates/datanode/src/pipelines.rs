@@ -44,6 +44,13 @@ impl StoppedPipeline {
         };
         StoppedPipeline { order, disk, report, loss_is_told: false }
     }
+
+    /// A pipeline of which this node had a log, and has none.
+    pub(crate) fn without_log(order: PipelineOrder, disk: Arc<DatanodeDisk>, why: String) -> StoppedPipeline {
+        let mut stopped = StoppedPipeline::new(order, disk, why);
+        stopped.report.set_state(MemberState::LogLost);
+        stopped
+    }
 }
 
 #[derive(Default)]

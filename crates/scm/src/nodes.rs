@@ -49,6 +49,15 @@ pub(crate) struct Nodes {
     applied: HashMap<PipelineId, u64>,
     replicas: Replicas,
     twins: Twins,
+    last: HashMap<NodeId, LastHeartbeat>,
+}
+
+/// The heartbeat of a node that was taken last, and the process that the node had before that one.
+#[derive(Default)]
+struct LastHeartbeat {
+    process: u64,
+    number: u64,
+    process_before: u64,
 }
 
 struct NodeReport {
@@ -102,8 +111,8 @@ impl Behind {
 
 impl Nodes {
     pub(crate) fn new(silence: Silence, now: Instant) -> Nodes {
-        let (reports, known_dead, replaced, twins, applied, replicas) = Default::default();
-        Nodes { since: now, silence, reports, known_dead, replaced, twins, applied, replicas }
+        let (reports, known_dead, replaced, twins, applied, replicas, last) = Default::default();
+        Nodes { since: now, silence, reports, known_dead, replaced, twins, applied, replicas, last }
     }
 
     /// Notes that these were dead to the leader before: they need not be waited for as long again.
@@ -119,6 +128,19 @@ impl Nodes {
         static SILENT: std::sync::LazyLock<Nodes> =
             std::sync::LazyLock::new(|| Nodes::new(SILENCE, Instant::now()));
         &SILENT
+    }
+
+    /// Whether a later heartbeat of the node was taken: one that was held up on its way says what is no more.
+    /// Where that is not so it is the last one from here on. One that is repeated is none.
+    pub(crate) fn comes_late(&mut self, node: NodeId, process: u64, number: u64) -> bool {
+        let last = self.last.entry(node).or_default();
+        let is_same = last.process == process;
+        let is_late = number != 0 && (process == last.process_before || is_same && number < last.number);
+        if !is_late {
+            let process_before = if is_same { last.process_before } else { last.process };
+            *last = LastHeartbeat { process, number, process_before };
+        }
+        is_late
     }
 
     /// Notes that the node is alive and has these disks. True when that makes a difference to where pipelines
@@ -505,6 +527,21 @@ mod tests {
         assert_eq!(see(80_000, 10_000), (false, Some("its clock is 70 s ahead of SCM's".to_owned())));
         assert_eq!(see(10_000, 10_001), (false, None));
         assert!(see(u64::MAX, 0).0);
+    }
+
+    /// What a heartbeat says that waited for SCM's lock behind a later one was so before.
+    #[test]
+    fn a_heartbeat_that_comes_after_a_later_one_is_late() {
+        let mut nodes = Nodes::new(SILENCE, Instant::now());
+        let mut comes_late = |node, process, number| nodes.comes_late(NodeId(node), process, number);
+        assert!(!comes_late(1, 100, 1) && !comes_late(1, 100, 3));
+        assert!(comes_late(1, 100, 2));
+        assert!(!comes_late(1, 100, 3), "it is repeated: its answer was lost");
+        assert!(!comes_late(2, 100, 2), "that is another node");
+        assert!(!comes_late(1, 50, 1), "the process is another, whatever its clock says");
+        assert!(comes_late(1, 100, 4), "the process before it");
+        assert!(!comes_late(1, 50, 2));
+        assert!(!comes_late(1, 0, 0) && !comes_late(1, 0, 0), "an older version has no numbers");
     }
 
     #[test]

@@ -158,11 +158,13 @@ fn loads<'a>(world: &World<'a>, places: impl Iterator<Item = Places<'a>>) -> (Ve
     (loads, existing)
 }
 
-/// Allocated pipelines that were seen with a leader.
+/// Allocated pipelines that were seen with a leader, and of which a majority has said that it has begun: what
+/// is acknowledged from then on is not forgotten by one that is made anew.
 pub(crate) fn ready_to_open<'a>(world: &'a World<'_>) -> impl Iterator<Item = PipelineId> + 'a {
     let live = world.tables.live_pipelines();
     let allocated = live.filter(|record| record.state() == PipelineState::PipelineAllocated);
-    let led = allocated.filter(|record| world.nodes.pipeline_seen(record, world.now).leader.is_some());
+    let begun = allocated.filter(|record| record.begun.len() >= MAJORITY);
+    let led = begun.filter(|record| world.nodes.pipeline_seen(record, world.now).leader.is_some());
     led.map(|record| PipelineId(record.pipeline))
 }
 

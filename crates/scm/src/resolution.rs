@@ -267,12 +267,13 @@ fn is_shown(
     }
 }
 
-/// Whether the member's end was told to SCM as it is now. A member that let go of its log by the word of
-/// those that a forced reset gave up may have had replicas that were deleted since, by their word, too.
+/// Whether the member's end was told to SCM as it is now. A member that has begun lets go only once its end is
+/// noted: one that says nothing and whose end is not has lost all it had. One that let go by the word of those
+/// that a forced reset gave up may have had replicas that were deleted since, by their word, too.
 fn is_heard(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables) -> bool {
-    !tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline))
-        || member.noted_end(pipeline).is_some()
-        || member.said.is_some()
+    let may_have_had_more = pipeline.begun.contains(&member.member.replica)
+        || tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline));
+    !may_have_had_more || member.noted_end(pipeline).is_some() || member.said.is_some()
 }
 
 /// Whether the member has ended, and all that it has is known.
@@ -355,8 +356,8 @@ mod tests {
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
     use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
     use proto::scm::{
-        AllocateContainerCommand, DiskReport, LogEnd, MemberEnd, MemberState, NoteLostLogCommand,
-        PipelineReport, scm_command::Command,
+        AllocateContainerCommand, DiskReport, LogEnd, MemberEnd, MemberState, NoteBegunCommand,
+        NoteLostLogCommand, PipelineReplica, PipelineReport, scm_command::Command,
     };
 
     const LET_GO: Duration = Duration::from_secs(5);
@@ -692,6 +693,24 @@ mod tests {
         let (keep, kept) =
             accept_loss(PipelineId(1), &World::at(tables, nodes, *start + LET_GO), *start).unwrap();
         assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(2), ContainerClosed, 64));
+    }
+
+    /// Member 1 may have acknowledged what member 3 has and member 2 lacks, and its disk was emptied since.
+    #[test]
+    fn who_has_begun_and_says_nothing_proves_nothing() {
+        let decide = |has_begun: bool| {
+            let mut fixture = Fixture::new();
+            if has_begun {
+                let begun = PipelineReplica { pipeline: 1, replica: fixture.replica_on(1) };
+                let note = NoteBegunCommand { members: vec![begun] };
+                run(&mut fixture.tables, Command::NoteBegun(note));
+            }
+            fixture.let_go(1, &[]);
+            fixture.member(2, &[(1, ReplicaQuasiClosed, 1, 10)], 10);
+            fixture.decide(2 * LET_GO)
+        };
+        assert_eq!(decide(false)[0], (1, ContainerClosed, 1, 10), "it never had anything");
+        assert_eq!(decide(true)[0], (1, ContainerQuasiClosed, 0, 0), "the third may have more");
     }
 
     /// All that a member without its log has left was applied, and acknowledged perhaps: the member that lags

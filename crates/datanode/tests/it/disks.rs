@@ -121,6 +121,42 @@ async fn a_missing_disk_is_not_replaced_by_an_empty_one() {
     cluster.shut_down().await;
 }
 
+/// A disk of which nothing but its name is left, as after half a restore: no file tells of the member that it
+/// had, and SCM knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_which_nothing_is_left_is_not_made_anew() {
+    let mut cluster = Cluster::start(options()).await;
+    let mut stream = cluster.leader().await.write_stream().await;
+    let acked = stream.write(chunk(1, 0, 0, b"on two of three", true)).await.unwrap();
+    cluster.check_block(acked.block, acked.commit_index, b"on two of three").await;
+    let order = cluster.order(0);
+    let disk = pipelines_disk(&cluster, 0);
+    cluster.stop_nodes().await;
+    drop(open_offline(&disk).await);
+    empty(&disk);
+    cluster.start_nodes().await;
+
+    assert_eq!(report(&cluster, 0), None);
+    let refused = cluster.nodes[0].datanode.open_pipeline(&order).await.unwrap_err();
+    assert!(matches!(refused, PipelineError::LogLost { .. }), "{refused}");
+    let told = report(&cluster, 0).unwrap();
+    assert!(told.state() == MemberState::LogLost && told.why.contains("votes are lost"), "{told:?}");
+    cluster.shut_down().await;
+}
+
+/// Removes everything but what says whose disk it is.
+#[allow(clippy::disallowed_methods)] // the test plays the operator who restores half a disk
+fn empty(disk: &Path) {
+    for entry in std::fs::read_dir(disk).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => std::fs::remove_dir_all(&path).unwrap(),
+            false if path.ends_with("VERSION") => {}
+            false => std::fs::remove_file(&path).unwrap(),
+        }
+    }
+}
+
 /// A disk that is there, without the log of its pipeline: the replica is out, and SCM hears why.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_is_missing_is_told_and_does_not_begin_anew() {

@@ -19,6 +19,7 @@ mod end_om_restore;
 pub(crate) mod end_pipeline;
 mod found_om_group;
 mod give_up_om_group;
+mod note_begun;
 mod note_fences;
 mod note_lost_log;
 mod note_nodes;
@@ -47,6 +48,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::AllocateContainer(command) => allocate_container::apply(tables, command),
         Command::ClosePipeline(command) => close_pipeline::apply(tables, command),
         Command::QuasiClosePipeline(command) => quasi_close_pipeline::apply(tables, command),
+        Command::NoteBegun(command) => Ok(note_begun::apply(tables, command)),
         Command::NoteLostLog(command) => note_lost_log::apply(tables, command),
         Command::NoteNodes(command) => Ok(note_nodes::apply(tables, command)),
         Command::EndPipeline(command) => end_pipeline::apply(tables, command),

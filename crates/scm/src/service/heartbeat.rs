@@ -12,12 +12,12 @@ use crate::replication::{self, OrderKey, Replication};
 use crate::tables::Tables;
 use crate::view;
 use crate::world::World;
-use proto::Failure;
 use proto::scm::{
     DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, MemberState, NodeRecord,
-    NoteLostLogCommand, Pipeline, PipelineMember, PipelineRecord, PipelineReport, PipelineState, Task,
-    scm_command::Command,
+    NoteBegunCommand, NoteLostLogCommand, Pipeline, PipelineMember, PipelineRecord, PipelineReplica,
+    PipelineReport, PipelineState, Task, scm_command::Command,
 };
+use proto::{Code, Failure};
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -47,6 +47,7 @@ pub(crate) async fn heartbeat(
     if !as_registered {
         return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     }
+    note_begun(leader, node, &request.pipelines).await?;
     note_lost_logs(leader, node, &request.pipelines).await?;
     let strangers = strangers(leader, node, &request.pipelines);
     let mut round = leader.rounds.subscribe();
@@ -57,7 +58,11 @@ pub(crate) async fn heartbeat(
         ends: request.report_ends,
     };
     let clock = ClockApart::of(request.clock_ms, leader.clock.now_ms());
-    let (places_changed, reports_changed) = leader.change_nodes(|_, nodes| {
+    let changed = leader.change_nodes(|_, nodes| {
+        // Under the same lock as what it says.
+        if nodes.comes_late(node, request.process, request.number) {
+            return None;
+        }
         let places = nodes.see(node, request.disks, Instant::now());
         // A node of a version that does not tell its clock says 0.
         if request.clock_ms != 0 && nodes.see_clock(node, clock) {
@@ -66,8 +71,11 @@ pub(crate) async fn heartbeat(
         nodes.see_version(node, &request.version);
         let pipelines = nodes.report_pipelines(node, request.pipelines, &strangers);
         nodes.describe(node, request.described);
-        (places, nodes.report_containers(node, containers) || pipelines)
+        Some((places, nodes.report_containers(node, containers) || pipelines))
     });
+    let Some((places_changed, reports_changed)) = changed else {
+        return Err(Failure::new(Code::Busy, format!("a later heartbeat of node {node} was taken")));
+    };
     leader.plan(|world, replication| {
         replication.discards.report(node, &request.tasks, world.now);
         replication.tasks.report(node, request.tasks, world.now);
@@ -83,6 +91,29 @@ pub(crate) async fn heartbeat(
     let first_pipelines = async { while !has_pipelines() && round.changed().await.is_ok() {} };
     let _ = timeout(FIRST_PIPELINES_WAIT, first_pipelines).await;
     Ok(answer(leader, node))
+}
+
+/// Notes in SCM's log which members have logs, before their node hears anything: one that was here a moment
+/// ago and has none is not to begin anew.
+async fn note_begun(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
+    let members = leader.tables.read(|tables| begun(tables, node, reports));
+    if !members.is_empty() {
+        leader.propose(Command::NoteBegun(NoteBegunCommand { members })).await?;
+    }
+    Ok(())
+}
+
+/// The members that say that they have, or had, a log, and of which the pipeline's record does not say so.
+fn begun(tables: &Tables, node: NodeId, reports: &[PipelineReport]) -> Vec<PipelineReplica> {
+    let is_news = |report: &&PipelineReport| {
+        let record = tables.pipeline(PipelineId(report.pipeline));
+        !matches!(report.state(), MemberState::Unspecified | MemberState::Opening)
+            && record.is_some_and(|record| {
+                is_member(record, node, report) && !record.begun.contains(&report.replica)
+            })
+    };
+    let news = reports.iter().filter(is_news);
+    news.map(|report| PipelineReplica { pipeline: report.pipeline, replica: report.replica }).collect()
 }
 
 /// Notes in SCM's log which members have lost their logs, before anybody decides by what they report besides.
@@ -225,8 +256,10 @@ fn answer_tasks(world: &World<'_>, replication: &mut Replication, node: NodeId) 
     orders.chain(replication.rolls.of(node, world)).chain(replication.discards.of(node, world)).collect()
 }
 
-/// The pipeline as the node is told of it. One that is over is still to be ended on a node that comes late:
-/// what the node has counts only once SCM has heard it, and it says nothing of a log that it has let go of.
+/// The pipeline as the node is told of it. One of which the node has had a log is open, so that its replica is
+/// not made anew, and one of which it had none is allocated. One that is over is still to be ended on a node
+/// that comes late: what the node has counts only once SCM has heard it, and it says nothing of a log that it
+/// has let go of.
 fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: NodeId) -> Pipeline {
     let is_unheard = |member: &PipelineMember| {
         nodes.member_report(record, member).is_some()
@@ -235,10 +268,18 @@ fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: Nod
     };
     let comes_late = record.state() == PipelineState::PipelineClosed
         && record.members.iter().any(|member| member.node == node.0 && is_unheard(member));
-    match comes_late {
-        true => Pipeline { state: PipelineState::PipelineQuasiClosing as i32, ..pipeline },
-        false => pipeline,
-    }
+    let has_begun = |member: &PipelineMember| member.node == node.0 && record.begun.contains(&member.replica);
+    let state = match record.state() {
+        PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
+            match record.members.iter().any(has_begun) {
+                true => PipelineState::PipelineOpen,
+                false => PipelineState::PipelineAllocated,
+            }
+        }
+        PipelineState::PipelineClosed if comes_late => PipelineState::PipelineQuasiClosing,
+        state => state,
+    };
+    Pipeline { state: state as i32, ..pipeline }
 }
 
 /// The pipelines that a node is told of: those that are not over, and those that are over and that it still
@@ -297,6 +338,33 @@ mod tests {
             pipeline,
             report.and_then(|report| lost_log(tables, NodeId(node), &report)).or(ends.into_iter().next()),
         )
+    }
+
+    /// A disk that was emptied, and has its name still, would get the replica of before anew, with a vote.
+    #[test]
+    fn a_member_that_has_begun_is_not_made_anew() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        let state = |tables: &Tables, node| told(tables, node, None).0.unwrap().state();
+        let report = |replica, state: MemberState| {
+            [PipelineReport { pipeline: 1, replica, state: state as i32, ..PipelineReport::default() }]
+        };
+        assert_eq!(state(&tables, 1), PipelineState::PipelineAllocated);
+        assert_eq!(begun(&tables, NodeId(1), &report(1, MemberState::Opening)), []);
+        assert_eq!(begun(&tables, NodeId(2), &report(1, MemberState::Runs)), [], "that is no member there");
+        for replica in [1, 2] {
+            let members = begun(&tables, NodeId(replica), &report(replica, MemberState::Runs));
+            assert_eq!(members, [PipelineReplica { pipeline: 1, replica }]);
+            run(&mut tables, Command::NoteBegun(NoteBegunCommand { members }));
+            assert_eq!(begun(&tables, NodeId(replica), &report(replica, MemberState::Runs)), []);
+        }
+        run(&mut tables, Command::OpenPipeline(proto::scm::OpenPipelineCommand { pipeline: 1 }));
+        assert_eq!(state(&tables, 1), PipelineState::PipelineOpen);
+        assert_eq!(
+            state(&tables, 3),
+            PipelineState::PipelineAllocated,
+            "its node was away, and has it to make"
+        );
     }
 
     #[test]
