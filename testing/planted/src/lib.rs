@@ -57,6 +57,8 @@ pub enum Bug {
     TailsAreRead,
     /// `scm`: what a member that lost its log has left counts in decisions, be it damaged or not.
     LogsNeedNoProof,
+    /// `scm`: a member that has begun is made anew where it says nothing.
+    BegunIsForgotten,
     /// `scm`: a member that runs and takes nothing is waited for.
     ComingForEver,
     /// `scm`: after a forced reset numbers are drawn from where the one that is left was.

@@ -12,6 +12,7 @@ use crate::replication::{self, OrderKey, Replication};
 use crate::tables::Tables;
 use crate::view;
 use crate::world::World;
+use planted::Bug;
 use proto::scm::{
     DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, MemberState, NodeRecord,
     NoteBegunCommand, NoteLostLogCommand, Pipeline, PipelineMember, PipelineRecord, PipelineReplica,
@@ -112,7 +113,7 @@ fn begun(tables: &Tables, node: NodeId, reports: &[PipelineReport]) -> Vec<Pipel
                 is_member(record, node, report) && !record.begun.contains(&report.replica)
             })
     };
-    let news = reports.iter().filter(is_news);
+    let news = reports.iter().filter(is_news).filter(|_| !planted::has(Bug::BegunIsForgotten));
     news.map(|report| PipelineReplica { pipeline: report.pipeline, replica: report.replica }).collect()
 }
 

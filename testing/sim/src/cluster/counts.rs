@@ -42,6 +42,7 @@ counts!(
     logs_lost_beside_away,
     logs_lost_beside_lost,
     logs_lost_of_two,
+    disks_emptied,
     leaders_diverged,
     disks_full_for_good,
     disks_full_beside_lost,

@@ -22,10 +22,13 @@ pub(super) enum Harm {
     SegmentDamaged,
     /// A segment that others follow, or the only one.
     SegmentLost,
+    /// All that the disk has but its name, as after half a restore: nothing on it says that there was a
+    /// replica.
+    AllLost,
 }
 
 impl Harm {
-    const ALL: [Harm; 7] = [
+    const ALL: [Harm; 8] = [
         Harm::HardStateLost,
         Harm::HardStateDamaged,
         Harm::LogLost,
@@ -33,6 +36,7 @@ impl Harm {
         Harm::IdentityLost,
         Harm::SegmentDamaged,
         Harm::SegmentLost,
+        Harm::AllLost,
     ];
 
     pub(super) fn random(random: &mut Random) -> Harm {
@@ -60,6 +64,12 @@ impl Harm {
                 flip(0).and_then(|()| flip(4096))
             }
             Harm::LogLost => disk.lose_stored(&log),
+            Harm::AllLost if disk.stored(&identity).is_err() => return false,
+            Harm::AllLost => {
+                let first = |(path, _): (String, u64)| path.split('/').next().map(str::to_owned);
+                let all: BTreeSet<String> = disk.files().into_iter().filter_map(first).collect();
+                all.iter().try_for_each(|path| disk.lose_stored(path))
+            }
             Harm::IdentityDamaged => disk.flip_stored_bit(&identity, random.below(32), random.below(8) as u8),
             Harm::IdentityLost => disk.lose_stored(&identity),
             Harm::SegmentDamaged | Harm::SegmentLost => {

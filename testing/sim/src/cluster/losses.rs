@@ -33,6 +33,13 @@ impl Losses {
         waits && self.has_lost_majority(info)
     }
 
+    /// Forgets what a machine had, of which a disk is lost.
+    pub(super) fn forget(&mut self, machine: usize) {
+        for holders in self.held.values_mut() {
+            holders.remove(&machine);
+        }
+    }
+
     /// Checks that what waits is all still there, by who has a container now, and that it is told of. Answers
     /// how many containers wait.
     fn check(&self, view: &View, holders: impl Fn(ContainerId) -> BTreeSet<usize>) -> Result<u64, String> {
@@ -75,9 +82,7 @@ impl Run {
         for pipeline in logs_on(&self.world.disks(ProcessId(machine))[number]) {
             self.note_lost_log(pipeline, machine);
         }
-        for holders in self.losses.held.values_mut() {
-            holders.remove(&machine);
-        }
+        self.losses.forget(machine);
     }
 
     /// Checks that what waits is all still there.

@@ -147,6 +147,7 @@ impl Weights {
             Some(
                 Planted::TailsAreRead
                 | Planted::LogsNeedNoProof
+                | Planted::BegunIsForgotten
                 | Planted::ComingForEver
                 | Planted::NumbersDrawnAgain,
             ) => none,

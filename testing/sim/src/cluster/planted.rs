@@ -13,6 +13,8 @@ pub enum Planted {
     TailsAreRead,
     /// SCM takes what a member without its log has left for all it had.
     LogsNeedNoProof,
+    /// SCM has a member that it once heard of made anew, and takes its silence for a proof.
+    BegunIsForgotten,
     /// SCM waits for members that stand still.
     ComingForEver,
     /// SCM draws numbers again that it gave out before a forced reset.
@@ -77,6 +79,7 @@ pub(super) fn plant(planted: Option<Planted>) {
         Planted::ImportsUnverified => Bug::ImportsUnverified,
         Planted::TailsAreRead => Bug::TailsAreRead,
         Planted::LogsNeedNoProof => Bug::LogsNeedNoProof,
+        Planted::BegunIsForgotten => Bug::BegunIsForgotten,
         Planted::ComingForEver => Bug::ComingForEver,
         Planted::NumbersDrawnAgain => Bug::NumbersDrawnAgain,
         Planted::GoneEarly => Bug::GoneEarly,

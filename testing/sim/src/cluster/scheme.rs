@@ -96,7 +96,7 @@ impl Scheme {
         let kind = match planted {
             None => random.below(8),
             Some(Planted::TailsAreRead) => 0,
-            Some(Planted::LogsNeedNoProof) => 1,
+            Some(Planted::LogsNeedNoProof | Planted::BegunIsForgotten) => 1,
             Some(Planted::ComingForEver) => 4,
             Some(Planted::NumbersDrawnAgain) => 5,
             Some(_) => return None,
@@ -112,7 +112,11 @@ impl Scheme {
             },
             1..=3 => {
                 // A planted bug gets a harm that the member always finds.
-                let harm = if planted.is_some() { Harm::HardStateLost } else { Harm::random(random) };
+                let harm = match planted {
+                    Some(Planted::BegunIsForgotten) => Harm::AllLost,
+                    Some(_) => Harm::HardStateLost,
+                    None => Harm::random(random),
+                };
                 let third = match random.below(6) {
                     _ if planted.is_some() => Third::Away(ms(random, DECIDED_MS, DECIDED_MS + 10_000)),
                     0 => Third::Stays,

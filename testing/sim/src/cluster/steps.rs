@@ -133,6 +133,7 @@ impl Run {
         let newest = containers.into_iter().filter(|container| held.contains(&(*container).into())).max();
         let Some(newest) = newest else { return };
         for disk in self.world.disks(ProcessId(machine)).to_vec() {
+            let logs = logs_on(&disk);
             if harm.strike(&disk, pipeline, newest, &mut self.random) {
                 self.world.trace().event(format_args!("{harm:?} of pipeline {pipeline} on {machine}"));
                 self.ledger.count(|counts| counts.logs_harmed += 1);
@@ -140,6 +141,11 @@ impl Run {
                 // A container whose only segment is gone was not deleted by anybody.
                 self.holdings.forget(machine);
                 self.note_lost_log(pipeline, machine);
+                if harm == Harm::AllLost {
+                    self.ledger.count(|counts| counts.disks_emptied += 1);
+                    logs.into_iter().for_each(|lost| self.note_lost_log(lost, machine));
+                    self.losses.forget(machine);
+                }
                 self.harmed_at = Some(self.world.now());
                 return;
             }

@@ -148,6 +148,12 @@ fn a_log_that_is_lost_and_votes() {
     check(Planted::LogsNeedNoProof, 11, &["as its last record, and block", "containers are in trouble"]);
 }
 
+/// A disk that was emptied, and has its name still, is given the replica that it had anew: with a vote.
+#[test]
+fn a_member_that_is_made_anew() {
+    check(Planted::BegunIsForgotten, 1, &["as its last record, on", "as its last record, and block"]);
+}
+
 /// One replica has discarded a block, and another still answers with it.
 #[test]
 fn blocks_that_are_called_gone_before_all_replicas_have_discarded_them() {
