@@ -43,26 +43,28 @@ impl Ender {
         self.note_end(&stopped, done).await
     }
 
-    /// Forgets a pipeline that is over, also one of which only an open container is here: SCM names it for as
-    /// long as it hears of that.
+    /// Forgets a pipeline that is over. Of one of which only an open container is here nobody has said how it
+    /// ended: it ends first, which SCM notes before it orders this again. SCM names it for as long as it hears
+    /// of that container, and then of the end.
     pub(crate) async fn let_go_ordered(&self, order: PipelineOrder) -> anyhow::Result<()> {
-        self.take_up_leftover(&order).await?;
-        self.let_go_pipeline(order.pipeline).await
+        match self.take_up_leftover(&order).await? {
+            true => self.quasi_close_pipeline(order.pipeline).await,
+            false => self.let_go_pipeline(order.pipeline).await,
+        }
     }
 
-    async fn take_up_leftover(&self, order: &PipelineOrder) -> anyhow::Result<()> {
+    async fn take_up_leftover(&self, order: &PipelineOrder) -> anyhow::Result<bool> {
         let pipeline = order.pipeline;
         if self.pipelines.get(pipeline).is_some() {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(disk) = self.disks.get(order.disk) else { return Ok(()) };
+        let Some(disk) = self.disks.get(order.disk) else { return Ok(false) };
         if disk.index.with(move |index| index.left_open(pipeline)).await?.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let left =
             StoppedPipeline::new(order.clone(), disk.clone(), "an open container is left of it".to_owned());
-        self.pipelines.stop_unknown(left);
-        Ok(())
+        Ok(self.pipelines.stop_unknown(left))
     }
 
     /// Forgets a pipeline that is over; its containers stay.

@@ -85,10 +85,12 @@ impl Opener {
         let disk = self.disks.get(disk).ok_or(PipelineError::NoDisk { pipeline, disk })?;
         let opened = self.open(order, disk, begins).await;
         if let Err(failure @ PipelineError::LogLost { .. }) = &opened {
-            error!(%pipeline, %failure, "a replica of this pipeline is not made anew");
             let lost = StoppedPipeline::without_log(order.clone(), disk.clone(), failure.to_string());
-            self.pipelines.stop_unknown(lost);
-            self.disks.inventory.wake().notify_one();
+            // SCM orders it again and again.
+            if self.pipelines.stop_unknown(lost) {
+                error!(%pipeline, %failure, "a replica that had begun is not made anew");
+                self.disks.inventory.wake().notify_one();
+            }
         }
         opened
     }
@@ -240,8 +242,9 @@ impl Opener {
     }
 }
 
+/// Whether the pipeline's log has any file of its own.
 async fn has_log(disk: &DatanodeDisk, pipeline: PipelineId) -> bool {
-    let name = GroupId::pipeline(pipeline).to_string();
+    let dir = format!("{GROUPS_DIR}/{}", GroupId::pipeline(pipeline));
     // A directory that cannot be read is left for opening the log to report.
-    disk.real.list(GROUPS_DIR).await.map_or(true, |names| names.contains(&name))
+    disk.real.list(&dir).await.map_or(true, |files| !files.is_empty())
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use futures::future::select_all;
 use proto::scm::{MemberState, PipelineDescription, PipelineReport};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::{Instant, timeout_at};
 use types::{ContainerId, PipelineId};
@@ -185,9 +186,15 @@ impl Pipelines {
         self.write().insert(stopped.order.pipeline, Hosted::Stopped(stopped));
     }
 
-    /// [`Pipelines::stop`] for a pipeline of which nothing is known.
-    pub(crate) fn stop_unknown(&self, stopped: StoppedPipeline) {
-        self.write().entry(stopped.order.pipeline).or_insert(Hosted::Stopped(stopped));
+    /// [`Pipelines::stop`] for a pipeline of which nothing is known; true where that is so.
+    pub(crate) fn stop_unknown(&self, stopped: StoppedPipeline) -> bool {
+        match self.write().entry(stopped.order.pipeline) {
+            Entry::Vacant(unknown) => {
+                unknown.insert(Hosted::Stopped(stopped));
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
     }
 
     /// Makes a pipeline one that stands still, and returns that: what it was when it ran is in the answer of

@@ -130,9 +130,9 @@ impl Nodes {
         &SILENT
     }
 
-    /// Whether a later heartbeat of the node was taken: one that was held up on its way says what is no more.
-    /// Where that is not so it is the last one from here on. One that is repeated is none.
-    pub(crate) fn comes_late(&mut self, node: NodeId, process: u64, number: u64) -> bool {
+    /// Notes the heartbeat as the node's last. False where a later one was taken, or one of a process that came
+    /// after this one: what was held up on its way says what is no more. The same one may come again.
+    pub(crate) fn note_heartbeat(&mut self, node: NodeId, process: u64, number: u64) -> bool {
         let last = self.last.entry(node).or_default();
         let is_same = last.process == process;
         let is_late = number != 0 && (process == last.process_before || is_same && number < last.number);
@@ -140,7 +140,12 @@ impl Nodes {
             let process_before = if is_same { last.process_before } else { last.process };
             *last = LastHeartbeat { process, number, process_before };
         }
-        is_late
+        !is_late
+    }
+
+    /// Begins with the heartbeats of a node that registers: whatever process it is.
+    pub(crate) fn begin_heartbeats(&mut self, node: NodeId) {
+        self.last.remove(&node);
     }
 
     /// Notes that the node is alive and has these disks. True when that makes a difference to where pipelines
@@ -531,17 +536,20 @@ mod tests {
 
     /// What a heartbeat says that waited for SCM's lock behind a later one was so before.
     #[test]
-    fn a_heartbeat_that_comes_after_a_later_one_is_late() {
+    fn a_heartbeat_that_comes_after_a_later_one_is_not_taken() {
         let mut nodes = Nodes::new(SILENCE, Instant::now());
-        let mut comes_late = |node, process, number| nodes.comes_late(NodeId(node), process, number);
-        assert!(!comes_late(1, 100, 1) && !comes_late(1, 100, 3));
-        assert!(comes_late(1, 100, 2));
-        assert!(!comes_late(1, 100, 3), "it is repeated: its answer was lost");
-        assert!(!comes_late(2, 100, 2), "that is another node");
-        assert!(!comes_late(1, 50, 1), "the process is another, whatever its clock says");
-        assert!(comes_late(1, 100, 4), "the process before it");
-        assert!(!comes_late(1, 50, 2));
-        assert!(!comes_late(1, 0, 0) && !comes_late(1, 0, 0), "an older version has no numbers");
+        let note =
+            |nodes: &mut Nodes, node, process, number| nodes.note_heartbeat(NodeId(node), process, number);
+        assert!(note(&mut nodes, 1, 100, 1) && note(&mut nodes, 1, 100, 3));
+        assert!(!note(&mut nodes, 1, 100, 2));
+        assert!(note(&mut nodes, 1, 100, 3), "it is repeated: its answer was lost");
+        assert!(note(&mut nodes, 2, 100, 2), "that is another node");
+        assert!(note(&mut nodes, 1, 50, 1), "the process is another, whatever its clock says");
+        assert!(!note(&mut nodes, 1, 100, 4), "the process before it");
+        assert!(note(&mut nodes, 1, 50, 2));
+        nodes.begin_heartbeats(NodeId(1));
+        assert!(note(&mut nodes, 1, 100, 5), "it has registered again");
+        assert!(note(&mut nodes, 1, 0, 0) && note(&mut nodes, 1, 0, 0), "an older version has no numbers");
     }
 
     #[test]

@@ -9,75 +9,34 @@
 //! Files before rows: a crash would leave rows of a container whose bytes are gone, which looks like damage.
 
 use super::order::{Means, Run};
-use super::same::have_same_records;
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::records::{ContainerRecord, ContainerState};
-use crate::inventory::Replica;
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::info;
-use types::{ContainerId, DiskId, OwnerId};
+use types::{ContainerId, OwnerId};
 
-/// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
-/// while may have it besides the disk that it was copied to meanwhile: then it goes from both where the two
-/// are the same. Another one, or one that is whole where this is not, may be the last that has what the
-/// container lacks, and SCM has never heard of it: it is told of from then on.
+/// Deletes this node's replica that SCM is told of; one that is not here is deleted already. A disk that was
+/// out of use for a while may have another one, of which SCM has never heard: it may be the last that has what
+/// the container lacks, and is told of from then on.
 pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
-    let mut left = Vec::new();
-    let deleted = delete_those(means, container, run, &mut left).await;
-    // Also after an error: the replica that was told of may be gone by then.
-    left.into_iter().for_each(|disk| means.disks.inventory.look_again(disk, container));
-    deleted
-}
-
-/// Deletes the replica that is told of and those that are the same; `left` are the disks of others.
-async fn delete_those(
-    means: &Means,
-    container: ContainerId,
-    run: &Run,
-    left: &mut Vec<DiskId>,
-) -> anyhow::Result<()> {
     let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
-    means.disks.get(replica.disk).context("its disk is not in use")?;
-    // The replica that SCM is told of goes last: as long as it is there, SCM says this again.
-    let (of_known, others): (Vec<_>, Vec<_>) =
-        means.disks.open.iter().cloned().partition(|disk| disk.id == replica.disk);
-    for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
-        let Some(record) = disk.index.with(move |index| index.container(container)).await? else {
+    let disk = means.disks.get(replica.disk).context("its disk is not in use")?;
+    let deleted = match disk.index.with(move |index| index.container(container)).await? {
+        Some(_) => delete_from(means, disk, container, || run.check_holds()).await,
+        None => {
             // A replica that only the inventory has is told of as gone.
             inventory.remove(container, disk.id);
-            continue;
-        };
-        if disk.id != replica.disk && !is_same(means, &replica, &disk, container, &record).await {
-            left.push(disk.id);
-            continue;
+            Ok(())
         }
-        ensure!(
-            means.pipelines.has_released(&record),
-            "a log still reads container {container} on another disk"
-        );
-        delete_from(means, &disk, container, || run.check_holds()).await?;
-    }
-    Ok(())
-}
-
-/// Whether a replica that is not told of has nothing that the one that is told of has not. Of one that cannot
-/// be read nobody knows.
-async fn is_same(
-    means: &Means,
-    told: &Replica,
-    disk: &Arc<DatanodeDisk>,
-    container: ContainerId,
-    record: &ContainerRecord,
-) -> bool {
-    let is_better = told.unhealthy.is_some() && !disk.is_unhealthy(container);
-    let end_alike = record.state == ContainerState::Closed && record.last == told.last;
-    let Some(of_told) = means.disks.get(told.disk).filter(|_| end_alike && !is_better) else { return false };
-    have_same_records([of_told, disk], container).await.unwrap_or(false)
+    };
+    // Also after an error: the replica may be gone by then.
+    let others = means.disks.open.iter().filter(|other| other.id != disk.id);
+    others.for_each(|other| inventory.look_again(other.id, container));
+    deleted
 }
 
 /// Deletes the replica of this disk, if `may_begin` says so once it has the lock, which others may have had

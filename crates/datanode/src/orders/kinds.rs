@@ -128,19 +128,20 @@ impl Carrier {
                     state: MemberState::Opening.into(),
                     ..PipelineReport::default()
                 });
-                let is_new = pipeline.state() == PipelineState::PipelineAllocated;
-                let create = Order::new(key, if is_new { "create" } else { "open" }, move |run| async move {
-                    let order = own?;
-                    let carry_out = async {
-                        match is_new {
-                            true => opener.create_pipeline(&order).await,
-                            false => opener.open_pipeline(&order).await,
-                        }
-                    };
-                    // A creation goes on to its end, also when SCM wants something else meanwhile: half of a
-                    // pipeline would be in nobody's books.
-                    run.until_node_ends(async { Ok(carry_out.await.map(drop)?) }).await
-                });
+                let has_begun = pipeline.has_begun;
+                let create =
+                    Order::new(key, if has_begun { "open" } else { "create" }, move |run| async move {
+                        let order = own?;
+                        let carry_out = async {
+                            match has_begun {
+                                true => opener.open_pipeline(&order).await,
+                                false => opener.create_pipeline(&order).await,
+                            }
+                        };
+                        // A creation goes on to its end, also when SCM wants something else meanwhile: half of a
+                        // pipeline would be in nobody's books.
+                        run.until_node_ends(async { Ok(carry_out.await.map(drop)?) }).await
+                    });
                 Order { making: report, ..create }
             }
             PipelineState::PipelineQuasiClosing => Order::new(key, "quasi-close", move |_| async move {

@@ -79,6 +79,8 @@ impl SecondReplicas {
                     continue;
                 }
             };
+            let here: BTreeSet<ContainerId> = containers.iter().map(|(container, _)| *container).collect();
+            self.others.retain(|(of, other)| *of != disk.id || here.contains(other));
             for (container, record) in containers {
                 let is_another = self.others.contains(&(disk.id, container));
                 if is_another || self.told_elsewhere(disk.id, container).is_none() {
@@ -102,9 +104,9 @@ impl SecondReplicas {
         let Some(told) = self.told_instead(&second) else { return Ok(()) };
         let disks = self.means.disks.clone();
         let read_from = disks.get(told.disk).context("its disk is not in use")?;
-        if !have_same_records([read_from, disk], container).await? {
-            let [here, there] = [disk, read_from].map(|disk| disk.real.root().display());
-            error!(%container, "{here} has other records of it than {there}, which ends alike: both stay; compare them with `flotilla debug container`");
+        if !have_same_records(&self.means.copies.receiving, [read_from, disk], container).await? {
+            let [here, told_of] = [disk, read_from].map(|disk| disk.real.root().display());
+            error!(%container, %here, %told_of, "two replicas end alike, and their records are not the same: both stay");
             self.others.insert((disk.id, container));
             return Ok(());
         }
@@ -278,11 +280,13 @@ mod tests {
         assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, means.disks.open[1].id);
     }
 
-    /// SCM knows of the closed one alone.
+    /// SCM knows of one alone, and says it again of the other where that is not wanted either.
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_not_the_same_stays_when_the_one_that_is_told_of_is_deleted() {
+    async fn the_other_one_stays_when_the_one_that_is_told_of_is_deleted() {
         let template = Left::of_small_blocks().await;
-        for end_state in [ContainerState::Closed, ContainerState::QuasiClosed] {
+        for (end_state, told, stays) in
+            [(ContainerState::Closed, 0, [false, true]), (ContainerState::QuasiClosed, 1, [true, false])]
+        {
             let left = [template.copy(), template.copy_to_another_disk()];
             let means = of_two_disks([&left[0], &left[1]]).await;
             let first = means.disks.open[0].clone();
@@ -290,14 +294,14 @@ mod tests {
             let end = ContainerEnd { state: end_state, last, committed: types::LogIndex(0) };
             first.index.set_end(FIRST, end).unwrap();
             take_inventory(&means).await;
+            let disk_told_of = || means.disks.inventory.get(FIRST).unwrap().disk;
+            assert_eq!(disk_told_of(), means.disks.open[told].id);
             let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
             let run = Run { asked_at: Instant::now(), stop, node_ends, progress: Arc::default() };
             delete_replica(&means, FIRST, &run).await.unwrap();
-            let stays = end_state == ContainerState::QuasiClosed;
-            assert_eq!(holders(&means), [stays, false]);
+            assert_eq!(holders(&means), stays);
             take_inventory(&means).await;
-            let told = means.disks.inventory.get(FIRST).map(|told| (told.disk, told.state));
-            assert_eq!(told, stays.then_some((first.id, end_state)));
+            assert_eq!(disk_told_of(), means.disks.open[1 - told].id);
         }
     }
 

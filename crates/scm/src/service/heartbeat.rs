@@ -13,16 +13,16 @@ use crate::tables::Tables;
 use crate::view;
 use crate::world::World;
 use planted::Bug;
+use proto::Failure;
 use proto::scm::{
     DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, MemberState, NodeRecord,
     NoteBegunCommand, NoteLostLogCommand, Pipeline, PipelineMember, PipelineRecord, PipelineReplica,
     PipelineReport, PipelineState, Task, scm_command::Command,
 };
-use proto::{Code, Failure};
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
-use tracing::warn;
+use tracing::{debug, warn};
 use types::{NodeId, PipelineId};
 
 /// The time that the answer to a node without pipelines waits for rounds of pipeline creation: a node that
@@ -48,7 +48,6 @@ pub(crate) async fn heartbeat(
     if !as_registered {
         return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     }
-    note_begun(leader, node, &request.pipelines).await?;
     note_lost_logs(leader, node, &request.pipelines).await?;
     let strangers = strangers(leader, node, &request.pipelines);
     let mut round = leader.rounds.subscribe();
@@ -61,7 +60,7 @@ pub(crate) async fn heartbeat(
     let clock = ClockApart::of(request.clock_ms, leader.clock.now_ms());
     let changed = leader.change_nodes(|_, nodes| {
         // Under the same lock as what it says.
-        if nodes.comes_late(node, request.process, request.number) {
+        if !nodes.note_heartbeat(node, request.process, request.number) {
             return None;
         }
         let places = nodes.see(node, request.disks, Instant::now());
@@ -75,7 +74,9 @@ pub(crate) async fn heartbeat(
         Some((places, nodes.report_containers(node, containers) || pipelines))
     });
     let Some((places_changed, reports_changed)) = changed else {
-        return Err(Failure::new(Code::Busy, format!("a later heartbeat of node {node} was taken")));
+        // Nobody hears the answer to one that was held up. Where it is not that, the node is another process of
+        // the same name, and begins again.
+        return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     };
     leader.plan(|world, replication| {
         replication.discards.report(node, &request.tasks, world.now);
@@ -87,6 +88,10 @@ pub(crate) async fn heartbeat(
     if reports_changed {
         leader.reports_changed.send_modify(|changes| *changes += 1);
     }
+    // An SCM without room for it says what it has said before.
+    if let Err(failure) = note_begun(leader, node).await {
+        debug!(%node, %failure, "cannot note which members have begun");
+    }
     note_late_ends(leader, node).await?;
     let has_pipelines = || leader.tables.read(|tables| tables.live_pipelines_on(node).next().is_some());
     let first_pipelines = async { while !has_pipelines() && round.changed().await.is_ok() {} };
@@ -96,24 +101,27 @@ pub(crate) async fn heartbeat(
 
 /// Notes in SCM's log which members have logs, before their node hears anything: one that was here a moment
 /// ago and has none is not to begin anew.
-async fn note_begun(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
-    let members = leader.tables.read(|tables| begun(tables, node, reports));
+async fn note_begun(leader: &Leader, node: NodeId) -> Result<(), Failure> {
+    let members = leader.read(|world| begun(node, world));
     if !members.is_empty() {
         leader.propose(Command::NoteBegun(NoteBegunCommand { members })).await?;
     }
     Ok(())
 }
 
-/// The members that say that they have, or had, a log, and of which the pipeline's record does not say so.
-fn begun(tables: &Tables, node: NodeId, reports: &[PipelineReport]) -> Vec<PipelineReplica> {
+/// The node's members that say that they have, or had, a log, and of which the pipeline's record does not say
+/// so. One that stands still may never have had one.
+fn begun(node: NodeId, world: &World<'_>) -> Vec<PipelineReplica> {
+    use MemberState::{Ended, LogLost, QuasiClosed, Runs};
     let is_news = |report: &&PipelineReport| {
-        let record = tables.pipeline(PipelineId(report.pipeline));
-        !matches!(report.state(), MemberState::Unspecified | MemberState::Opening)
+        let record = world.tables.pipeline(PipelineId(report.pipeline));
+        matches!(report.state(), Runs | Ended | QuasiClosed | LogLost)
             && record.is_some_and(|record| {
                 is_member(record, node, report) && !record.begun.contains(&report.replica)
             })
     };
-    let news = reports.iter().filter(is_news).filter(|_| !planted::has(Bug::BegunIsForgotten));
+    let news = world.nodes.pipeline_reports(node).filter(is_news);
+    let news = news.filter(|_| !planted::has(Bug::BegunIsForgotten));
     news.map(|report| PipelineReplica { pipeline: report.pipeline, replica: report.replica }).collect()
 }
 
@@ -257,10 +265,9 @@ fn answer_tasks(world: &World<'_>, replication: &mut Replication, node: NodeId) 
     orders.chain(replication.rolls.of(node, world)).chain(replication.discards.of(node, world)).collect()
 }
 
-/// The pipeline as the node is told of it. One of which the node has had a log is open, so that its replica is
-/// not made anew, and one of which it had none is allocated. One that is over is still to be ended on a node
-/// that comes late: what the node has counts only once SCM has heard it, and it says nothing of a log that it
-/// has let go of.
+/// The pipeline as the node is told of it: also whether its replica has begun, and is not to be made anew. One
+/// that is over is still to be ended on a node that comes late: what the node has counts only once SCM has
+/// heard it, and it says nothing of a log that it has let go of.
 fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: NodeId) -> Pipeline {
     let is_unheard = |member: &PipelineMember| {
         nodes.member_report(record, member).is_some()
@@ -270,17 +277,8 @@ fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: Nod
     let comes_late = record.state() == PipelineState::PipelineClosed
         && record.members.iter().any(|member| member.node == node.0 && is_unheard(member));
     let has_begun = |member: &PipelineMember| member.node == node.0 && record.begun.contains(&member.replica);
-    let state = match record.state() {
-        PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
-            match record.members.iter().any(has_begun) {
-                true => PipelineState::PipelineOpen,
-                false => PipelineState::PipelineAllocated,
-            }
-        }
-        PipelineState::PipelineClosed if comes_late => PipelineState::PipelineQuasiClosing,
-        state => state,
-    };
-    Pipeline { state: state as i32, ..pipeline }
+    let state = if comes_late { PipelineState::PipelineQuasiClosing } else { pipeline.state() };
+    Pipeline { state: state as i32, has_begun: record.members.iter().any(has_begun), ..pipeline }
 }
 
 /// The pipelines that a node is told of: those that are not over, and those that are over and that it still
@@ -318,6 +316,16 @@ mod tests {
         tables
     }
 
+    /// A node that has said this of one pipeline.
+    fn speaking(node: u64, report: Option<PipelineReport>, now: Instant) -> Nodes {
+        let silence = Silence { stale_after: WITHIN, dead_after: 100 * WITHIN, disk_lost_after: 6 * WITHIN };
+        let mut nodes = Nodes::new(silence, now);
+        let of_disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+        nodes.see(NodeId(node), vec![of_disk], now);
+        nodes.report_pipelines(NodeId(node), report.into_iter().collect(), &HashSet::new());
+        nodes
+    }
+
     /// The part of the answer that is about one pipeline, and what is noted of its report.
     fn told(
         tables: &Tables,
@@ -325,11 +333,7 @@ mod tests {
         report: Option<PipelineReport>,
     ) -> (Option<Pipeline>, Option<Command>) {
         let now = Instant::now();
-        let silence = Silence { stale_after: WITHIN, dead_after: 100 * WITHIN, disk_lost_after: 6 * WITHIN };
-        let mut nodes = Nodes::new(silence, now);
-        let of_disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
-        nodes.see(NodeId(node), vec![of_disk], now);
-        nodes.report_pipelines(NodeId(node), report.iter().cloned().collect(), &HashSet::new());
+        let nodes = speaking(node, report.clone(), now);
         let answered = answer_pipelines(tables, &nodes, NodeId(node)).into_iter().next();
         let pipeline = answered.map(|record| {
             as_told(record, view::pipeline(record, &World::at(tables, &nodes, now)), &nodes, NodeId(node))
@@ -346,26 +350,25 @@ mod tests {
     fn a_member_that_has_begun_is_not_made_anew() {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));
-        let state = |tables: &Tables, node| told(tables, node, None).0.unwrap().state();
-        let report = |replica, state: MemberState| {
-            [PipelineReport { pipeline: 1, replica, state: state as i32, ..PipelineReport::default() }]
+        let has_begun = |tables: &Tables, node| told(tables, node, None).0.unwrap().has_begun;
+        assert!(!has_begun(&tables, 1));
+        let news = |tables: &Tables, node, replica, state: MemberState| {
+            let report =
+                PipelineReport { pipeline: 1, replica, state: state as i32, ..PipelineReport::default() };
+            let now = Instant::now();
+            let nodes = speaking(node, Some(report), now);
+            begun(NodeId(node), &World::at(tables, &nodes, now))
         };
-        assert_eq!(state(&tables, 1), PipelineState::PipelineAllocated);
-        assert_eq!(begun(&tables, NodeId(1), &report(1, MemberState::Opening)), []);
-        assert_eq!(begun(&tables, NodeId(2), &report(1, MemberState::Runs)), [], "that is no member there");
-        for replica in [1, 2] {
-            let members = begun(&tables, NodeId(replica), &report(replica, MemberState::Runs));
-            assert_eq!(members, [PipelineReplica { pipeline: 1, replica }]);
-            run(&mut tables, Command::NoteBegun(NoteBegunCommand { members }));
-            assert_eq!(begun(&tables, NodeId(replica), &report(replica, MemberState::Runs)), []);
+        for state in [MemberState::Opening, MemberState::Stopped] {
+            assert_eq!(news(&tables, 1, 1, state), [], "it may have no log");
         }
-        run(&mut tables, Command::OpenPipeline(proto::scm::OpenPipelineCommand { pipeline: 1 }));
-        assert_eq!(state(&tables, 1), PipelineState::PipelineOpen);
-        assert_eq!(
-            state(&tables, 3),
-            PipelineState::PipelineAllocated,
-            "its node was away, and has it to make"
-        );
+        assert_eq!(news(&tables, 2, 1, MemberState::Runs), [], "that is no member there");
+        let members = news(&tables, 1, 1, MemberState::Runs);
+        assert_eq!(members, [PipelineReplica { pipeline: 1, replica: 1 }]);
+        run(&mut tables, Command::NoteBegun(NoteBegunCommand { members }));
+        assert_eq!(news(&tables, 1, 1, MemberState::Runs), []);
+        assert!(has_begun(&tables, 1));
+        assert!(!has_begun(&tables, 3), "its node was away, and has it to make");
     }
 
     #[test]
