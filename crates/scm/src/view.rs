@@ -67,6 +67,8 @@ pub(crate) fn pipeline(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
         close_reason: record.close_reason.clone(),
         health: Vec::new(),
         lacks_room: view.lacks_room(),
+        // A node is told of its own member (`service::heartbeat`).
+        has_begun: false,
     }
 }
 
