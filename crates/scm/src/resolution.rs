@@ -271,8 +271,8 @@ fn is_shown(
 /// noted: one that says nothing, and whose end is not, has lost all it had. One that let go by the word of
 /// those that a forced reset gave up may have had replicas that were deleted since, by their word, too.
 fn is_heard(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables) -> bool {
-    let may_have_had_more = pipeline.begun.contains(&member.member.replica)
-        || tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline));
+    let has_begun = pipeline.begun.contains(&member.member.replica) && !planted::has(Bug::LogsNeedNoProof);
+    let may_have_had_more = has_begun || tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline));
     !may_have_had_more || member.noted_end(pipeline).is_some() || member.said.is_some()
 }
 
