@@ -230,10 +230,7 @@ fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
         let members = records.iter().flat_map(|record| &record.members);
         let peers: BTreeSet<NodeId> = members.map(|member| NodeId(member.node)).collect();
         HeartbeatResponse {
-            pipelines: records
-                .into_iter()
-                .map(|record| as_told(record, view::pipeline(record, world), nodes, node))
-                .collect(),
+            pipelines: records.into_iter().map(|record| as_told(record, world, node)).collect(),
             addresses: view::node_addresses(tables, peers),
             report_all: nodes.replicas().wants_full_report(node),
             tasks: answer_tasks(world, replication, node),
@@ -268,17 +265,21 @@ fn answer_tasks(world: &World<'_>, replication: &mut Replication, node: NodeId) 
 /// The pipeline as the node is told of it: also whether its replica has begun, and is not to be made anew. One
 /// that is over is still to be ended on a node that comes late: what the node has counts only once SCM has
 /// heard it, and it says nothing of a log that it has let go of.
-fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: NodeId) -> Pipeline {
+fn as_told(record: &PipelineRecord, world: &World<'_>, node: NodeId) -> Pipeline {
     let is_unheard = |member: &PipelineMember| {
-        nodes.member_report(record, member).is_some()
+        world.nodes.member_report(record, member).is_some()
             && !is_noted(record, member.replica)
             && !record.lost_logs.contains(&member.replica)
     };
     let comes_late = record.state() == PipelineState::PipelineClosed
         && record.members.iter().any(|member| member.node == node.0 && is_unheard(member));
-    let has_begun = |member: &PipelineMember| member.node == node.0 && record.begun.contains(&member.replica);
+    let its = |member: &PipelineMember| member.node == node.0 && record.begun.contains(&member.replica);
+    // A forced reset may have lost the note.
+    let may_have = world.tables.pipeline_is_before_a_reset(PipelineId(record.pipeline));
+    let pipeline = view::pipeline(record, world);
     let state = if comes_late { PipelineState::PipelineQuasiClosing } else { pipeline.state() };
-    Pipeline { state: state as i32, has_begun: record.members.iter().any(has_begun), ..pipeline }
+    let has_begun = may_have || record.members.iter().any(its);
+    Pipeline { state: state as i32, has_begun, ..pipeline }
 }
 
 /// The pipelines that a node is told of: those that are not over, and those that are over and that it still
@@ -335,9 +336,8 @@ mod tests {
         let now = Instant::now();
         let nodes = speaking(node, report.clone(), now);
         let answered = answer_pipelines(tables, &nodes, NodeId(node)).into_iter().next();
-        let pipeline = answered.map(|record| {
-            as_told(record, view::pipeline(record, &World::at(tables, &nodes, now)), &nodes, NodeId(node))
-        });
+        let world = World::at(tables, &nodes, now);
+        let pipeline = answered.map(|record| as_told(record, &world, NodeId(node)));
         let ends = late_ends(NodeId(node), &World::at(tables, &nodes, now));
         (
             pipeline,
