@@ -62,6 +62,9 @@ impl Ender {
         if disk.index.with(move |index| index.left_open(pipeline)).await?.is_empty() {
             return Ok(false);
         }
+        // A restart goes on with it: SCM hears of no open container any more then.
+        let spec = order.to_spec();
+        disk.index.with(move |index| index.save_pipeline_spec(&spec)).await?;
         let left =
             StoppedPipeline::new(order.clone(), disk.clone(), "an open container is left of it".to_owned());
         Ok(self.pipelines.stop_unknown(left))

@@ -132,6 +132,7 @@ impl Heartbeat {
         let disks = &self.disks;
         let known = disks.identity();
         let request = RegisterRequest {
+            process: self.talk.process,
             uuid: uuid_bytes(disks.node_uuid),
             cluster: known.as_ref().map_or(String::new(), |known| known.cluster.clone()),
             address: self.options.address.clone(),

@@ -242,9 +242,9 @@ impl Opener {
     }
 }
 
-/// Whether the pipeline's log has any file of its own.
+/// Whether the pipeline's log is here: its hard state, which names its segments before they are written.
 async fn has_log(disk: &DatanodeDisk, pipeline: PipelineId) -> bool {
     let dir = format!("{GROUPS_DIR}/{}", GroupId::pipeline(pipeline));
     // A directory that cannot be read is left for opening the log to report.
-    disk.real.list(&dir).await.map_or(true, |files| !files.is_empty())
+    disk.real.list(&dir).await.map_or(true, |files| files.iter().any(|file| file == raftlog::HARD_STATE))
 }

@@ -32,7 +32,8 @@ use std::io;
 use std::sync::Arc;
 use types::{LogId, LogIndex, OwnerId, Term};
 
-pub(crate) const FILE_NAME: &str = "hard-state";
+/// The name of the file in a log's directory.
+pub const FILE_NAME: &str = "hard-state";
 pub(crate) const TEMPORARY_NAME: &str = "hard-state.tmp";
 
 const MAGIC: [u8; 4] = *b"FLhs";

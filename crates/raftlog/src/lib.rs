@@ -45,6 +45,7 @@ pub use discards::{Discard, Discarded, Discards, DiscardsSum, HOLE_BLOCK_BYTES};
 pub use entry::{BodyPieces, Entry, EntryMeta, Place};
 pub use error::{AppendError, OpenError, ReadError};
 pub use flush::FlushToken;
+pub use hard_state::FILE_NAME as HARD_STATE;
 pub use log::Log;
 pub use options::{LogSpaceOptions, LogSpec};
 pub use owner_files::{OwnerFile, owner_files};

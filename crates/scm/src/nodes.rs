@@ -55,9 +55,9 @@ pub(crate) struct Nodes {
 /// The heartbeat of a node that was taken last, and the process that the node had before that one.
 #[derive(Default)]
 struct LastHeartbeat {
-    process: u64,
+    process: Option<u64>,
     number: u64,
-    process_before: u64,
+    process_before: Option<u64>,
 }
 
 struct NodeReport {
@@ -134,18 +134,28 @@ impl Nodes {
     /// after this one: what was held up on its way says what is no more. The same one may come again.
     pub(crate) fn note_heartbeat(&mut self, node: NodeId, process: u64, number: u64) -> bool {
         let last = self.last.entry(node).or_default();
-        let is_same = last.process == process;
-        let is_late = number != 0 && (process == last.process_before || is_same && number < last.number);
-        if !is_late {
-            let process_before = if is_same { last.process_before } else { last.process };
-            *last = LastHeartbeat { process, number, process_before };
+        let is_same = last.process == Some(process);
+        let is_late = last.process_before == Some(process) || is_same && number < last.number;
+        if number != 0 && is_late {
+            return false;
         }
-        !is_late
+        last.number = number;
+        if !is_same {
+            last.process_before = last.process.replace(process);
+        }
+        true
     }
 
-    /// Begins with the heartbeats of a node that registers: whatever process it is.
-    pub(crate) fn begin_heartbeats(&mut self, node: NodeId) {
-        self.last.remove(&node);
+    /// Begins to count the heartbeats of a process that registers.
+    pub(crate) fn begin_heartbeats(&mut self, node: NodeId, process: u64) {
+        let last = self.last.entry(node).or_default();
+        if last.process_before == Some(process) {
+            last.process_before = None;
+        }
+        last.number = 0;
+        if last.process != Some(process) {
+            last.process_before = last.process.replace(process);
+        }
     }
 
     /// Notes that the node is alive and has these disks. True when that makes a difference to where pipelines
@@ -547,8 +557,11 @@ mod tests {
         assert!(note(&mut nodes, 1, 50, 1), "the process is another, whatever its clock says");
         assert!(!note(&mut nodes, 1, 100, 4), "the process before it");
         assert!(note(&mut nodes, 1, 50, 2));
-        nodes.begin_heartbeats(NodeId(1));
-        assert!(note(&mut nodes, 1, 100, 5), "it has registered again");
+        nodes.begin_heartbeats(NodeId(1), 100);
+        assert!(note(&mut nodes, 1, 100, 1), "it has registered again");
+        assert!(!note(&mut nodes, 1, 50, 3), "which makes that the one before it");
+        nodes.begin_heartbeats(NodeId(1), 70);
+        assert!(!note(&mut nodes, 1, 100, 2) && note(&mut nodes, 1, 70, 1));
         assert!(note(&mut nodes, 1, 0, 0) && note(&mut nodes, 1, 0, 0), "an older version has no numbers");
     }
 

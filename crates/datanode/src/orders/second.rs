@@ -112,7 +112,8 @@ impl SecondReplicas {
         }
         check_bodies(&self.means, read_from, container, &Progress::default()).await?;
         let is_due_still = || {
-            ensure!(self.told_instead(&second).is_some(), "the other replica has changed");
+            let is_told_still = self.told_instead(&second).is_some_and(|now| now.disk == told.disk);
+            ensure!(is_told_still, "the other replica has changed");
             Ok(())
         };
         delete_from(&self.means, disk, container, is_due_still).await?;

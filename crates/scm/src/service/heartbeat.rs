@@ -28,6 +28,8 @@ use types::{NodeId, PipelineId};
 /// The time that the answer to a node without pipelines waits for rounds of pipeline creation: a node that
 /// just joined hears of its pipelines as soon as they exist, not at its next heartbeat.
 const FIRST_PIPELINES_WAIT: Duration = Duration::from_millis(500);
+/// The time that an answer waits for SCM's log to have which members have begun. They say it again.
+const BEGUN_NOTED_WITHIN: Duration = Duration::from_secs(1);
 /// The most reports on pipelines in one heartbeat.
 const PIPELINE_REPORTS_MAX: usize = 10_000;
 /// The most replicas and lost replicas in one heartbeat, two to three megabytes; a full report of more comes
@@ -89,8 +91,10 @@ pub(crate) async fn heartbeat(
         leader.reports_changed.send_modify(|changes| *changes += 1);
     }
     // An SCM without room for it says what it has said before.
-    if let Err(failure) = note_begun(leader, node).await {
-        debug!(%node, %failure, "cannot note which members have begun");
+    match timeout(BEGUN_NOTED_WITHIN, note_begun(leader, node)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(failure)) => debug!(%node, %failure, "cannot note which members have begun"),
+        Err(_) => debug!(%node, "it takes long to note which members have begun"),
     }
     note_late_ends(leader, node).await?;
     let has_pipelines = || leader.tables.read(|tables| tables.live_pipelines_on(node).next().is_some());
@@ -110,12 +114,16 @@ async fn note_begun(leader: &Leader, node: NodeId) -> Result<(), Failure> {
 }
 
 /// The node's members that say that they have, or had, a log, and of which the pipeline's record does not say
-/// so. One that stands still may never have had one.
+/// so. One that stands still and was never in a term may have had none.
 fn begun(node: NodeId, world: &World<'_>) -> Vec<PipelineReplica> {
-    use MemberState::{Ended, LogLost, QuasiClosed, Runs};
+    use MemberState::{Ended, LogLost, QuasiClosed, Runs, Stopped};
+    let has_begun = |report: &PipelineReport| match report.state() {
+        Runs | Ended | QuasiClosed | LogLost => true,
+        state => state == Stopped && report.term > 0,
+    };
     let is_news = |report: &&PipelineReport| {
         let record = world.tables.pipeline(PipelineId(report.pipeline));
-        matches!(report.state(), Runs | Ended | QuasiClosed | LogLost)
+        has_begun(report)
             && record.is_some_and(|record| {
                 is_member(record, node, report) && !record.begun.contains(&report.replica)
             })

@@ -31,7 +31,7 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
     let places_changed = leader.change_nodes(|_, nodes| {
         nodes.replicas_mut().expect_full_report(node);
         nodes.twins_mut().forget(node);
-        nodes.begin_heartbeats(node);
+        nodes.begin_heartbeats(node, request.process);
         nodes.see(node, request.disks, Instant::now())
     });
     leader.plan(|_, replication| replication.tasks.forget_node(node));

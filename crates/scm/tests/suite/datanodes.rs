@@ -35,6 +35,7 @@ impl Datanode {
             address: self.address.clone(),
             disks: self.disks.clone(),
             node: 0,
+            process: 0,
         };
         let response = server.client.register(request).await?.into_inner();
         (self.node, self.cluster) = (response.node, response.cluster);
