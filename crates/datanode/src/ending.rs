@@ -44,8 +44,8 @@ impl Ender {
     }
 
     /// Forgets a pipeline that is over. Of one of which only an open container is here nobody has said how it
-    /// ended: it ends first, which SCM notes before it orders this again. SCM names it for as long as it hears
-    /// of that container, and then of the end.
+    /// ended: it ends first, which SCM notes before it orders this again. SCM names it for as long as it
+    /// hears of that container, and then of the end.
     pub(crate) async fn let_go_ordered(&self, order: PipelineOrder) -> anyhow::Result<()> {
         match self.take_up_leftover(&order).await? {
             true => self.quasi_close_pipeline(order.pipeline).await,

@@ -130,8 +130,8 @@ impl Nodes {
         &SILENT
     }
 
-    /// Notes the heartbeat as the node's last. False where a later one was taken, or one of a process that came
-    /// after this one: what was held up on its way says what is no more. The same one may come again.
+    /// Notes the heartbeat as the node's last. False where a later one was taken, or one of a process that
+    /// came after this one: what was held up on its way says what is no more. The same one may come again.
     pub(crate) fn note_heartbeat(&mut self, node: NodeId, process: u64, number: u64) -> bool {
         let last = self.last.entry(node).or_default();
         let is_same = last.process == Some(process);

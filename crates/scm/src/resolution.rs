@@ -267,8 +267,8 @@ fn is_shown(
     }
 }
 
-/// Whether the member's end was told to SCM as it is now. A member that has begun lets go only once its end is
-/// noted: one that says nothing, and whose end is not, has lost all it had. One that let go by the word of
+/// Whether the member's end was told to SCM as it is now. A member that has begun lets go only once its end
+/// is noted: one that says nothing, and whose end is not, has lost all it had. One that let go by the word of
 /// those that a forced reset gave up may have had replicas that were deleted since, by their word, too.
 fn is_heard(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables) -> bool {
     let has_begun = pipeline.begun.contains(&member.member.replica) && !planted::has(Bug::LogsNeedNoProof);

@@ -18,8 +18,8 @@ use tracing::info;
 use types::{ContainerId, OwnerId};
 
 /// Deletes this node's replica that SCM is told of; one that is not here is deleted already. A disk that was
-/// out of use for a while may have another one, of which SCM has never heard: it may be the last that has what
-/// the container lacks, and is told of from then on.
+/// out of use for a while may have another one, of which SCM has never heard: it may be the last that has
+/// what the container lacks, and is told of from then on.
 pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
     let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };

@@ -138,8 +138,8 @@ impl Carrier {
                                 false => opener.create_pipeline(&order).await,
                             }
                         };
-                        // A creation goes on to its end, also when SCM wants something else meanwhile: half of a
-                        // pipeline would be in nobody's books.
+                        // A creation goes on to its end, also when SCM wants something else meanwhile: half
+                        // of a pipeline would be in nobody's books.
                         run.until_node_ends(async { Ok(carry_out.await.map(drop)?) }).await
                     });
                 Order { making: report, ..create }

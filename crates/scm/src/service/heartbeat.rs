@@ -76,8 +76,8 @@ pub(crate) async fn heartbeat(
         Some((places, nodes.report_containers(node, containers) || pipelines))
     });
     let Some((places_changed, reports_changed)) = changed else {
-        // Nobody hears the answer to one that was held up. Where it is not that, the node is another process of
-        // the same name, and begins again.
+        // Nobody hears the answer to one that was held up. Where it is not that, the node is another process
+        // of the same name, and begins again.
         return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     };
     leader.plan(|world, replication| {
@@ -270,9 +270,9 @@ fn answer_tasks(world: &World<'_>, replication: &mut Replication, node: NodeId) 
     orders.chain(replication.rolls.of(node, world)).chain(replication.discards.of(node, world)).collect()
 }
 
-/// The pipeline as the node is told of it: also whether its replica has begun, and is not to be made anew. One
-/// that is over is still to be ended on a node that comes late: what the node has counts only once SCM has
-/// heard it, and it says nothing of a log that it has let go of.
+/// The pipeline as the node is told of it: also whether its replica has begun, and is not to be made anew.
+/// One that is over is still to be ended on a node that comes late: what the node has counts only once SCM
+/// has heard it, and it says nothing of a log that it has let go of.
 fn as_told(record: &PipelineRecord, world: &World<'_>, node: NodeId) -> Pipeline {
     let is_unheard = |member: &PipelineMember| {
         world.nodes.member_report(record, member).is_some()
