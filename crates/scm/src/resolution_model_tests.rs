@@ -11,8 +11,8 @@ use crate::world::World;
 use proptest::prelude::*;
 use proto::scm::{
     AllocateContainerCommand, CloseContainersCommand, ContainerRecord, ContainerReplica, ContainerState,
-    DiskReport, EndPipelineCommand, LogEnd, MemberState, NoteLostLogCommand, PipelineReport, ReplicaState,
-    scm_command::Command,
+    DiskReport, EndPipelineCommand, LogEnd, MemberState, NoteBegunCommand, NoteLostLogCommand,
+    PipelineReplica, PipelineReport, ReplicaState, scm_command::Command,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -157,6 +157,9 @@ impl Model {
     fn new(history: History) -> Model {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));
+        // So none lets go before its end is noted, unless it has lost all it had.
+        let begun = (1..=3).map(|replica| PipelineReplica { pipeline: 1, replica });
+        run(&mut tables, Command::NoteBegun(NoteBegunCommand { members: begun.collect() }));
         for after in 1..CONTAINERS {
             run(&mut tables, Command::AllocateContainer(AllocateContainerCommand { pipeline: 1, after }));
         }

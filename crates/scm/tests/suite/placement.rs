@@ -51,7 +51,10 @@ async fn a_pipeline_opens_when_its_leader_is_reported() {
     let mut server = Server::start(dir.path()).await;
     let datanodes = register(&mut server, 3).await;
     let pipelines = server.pipelines_become("pipelines", |pipelines| pipelines.len() == 4).await;
-    datanodes[1].report(&mut server, datanodes[1].reports(&pipelines[..1])).await.unwrap();
+    // A majority has begun.
+    for datanode in &datanodes[..2] {
+        datanode.report(&mut server, datanode.reports(&pipelines[..1])).await.unwrap();
+    }
     let opened = server
         .pipelines_become("open pipeline", |pipelines| {
             pipelines.iter().any(|pipeline| pipeline.state() == PipelineState::PipelineOpen)

@@ -13,7 +13,9 @@ async fn a_restarted_scm_knows_what_it_knew() {
     assert!(!cluster.is_empty());
     let mut datanodes = register(&mut server, 3).await;
     let before = server.pipelines_become("pipelines", |pipelines| pipelines.len() == 4).await;
-    datanodes[0].report(&mut server, datanodes[0].reports(&before)).await.unwrap();
+    for datanode in &datanodes[..2] {
+        datanode.report(&mut server, datanode.reports(&before)).await.unwrap();
+    }
     let open = |pipelines: &[Pipeline]| pipelines.iter().all(|p| p.state() == PipelineState::PipelineOpen);
     let before = server.pipelines_become("open pipelines", open).await;
     let next = allocate(&mut server, 1, 1).await.unwrap();
