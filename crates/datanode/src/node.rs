@@ -6,7 +6,7 @@ use crate::disks::Disks;
 use crate::ending::Ender;
 use crate::exposed::{self, MemoryInUse};
 use crate::heartbeat::{Heartbeat, Talk};
-use crate::opening::Opener;
+use crate::opening::{Begins, Opener};
 use crate::options::DatanodeOptions;
 use crate::orders::close::close_replica;
 use crate::orders::{Carrier, Executor, Means};
@@ -286,12 +286,12 @@ impl Datanode {
 
     /// Creates a pipeline's replica, as SCM orders it; true unless it was here.
     pub async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
-        self.parts.carrier.opener.create_pipeline(order).await
+        self.parts.carrier.opener.carry_out(order, Begins::Anew).await
     }
 
     /// Opens a pipeline's replica that has been here, as SCM orders it; true unless it was open.
     pub async fn open_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
-        self.parts.carrier.opener.open_pipeline(order).await
+        self.parts.carrier.opener.carry_out(order, Begins::Before).await
     }
 
     /// Ends a pipeline with this container, as SCM orders it, if its leader is here.

@@ -24,7 +24,7 @@ use types::{GroupId, PipelineId};
 
 /// The time at which a replica's log begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Begins {
+pub(crate) enum Begins {
     /// Now, unless it has begun.
     Anew,
     /// In the past: SCM knows of it, or the index does, which knows a pipeline only once its log has begun.
@@ -65,19 +65,14 @@ impl Opener {
         }
     }
 
-    /// Carries out an order of SCM: creates the pipeline's replica unless it is here. Carrying out an order
-    /// twice changes nothing; true when it did something.
-    pub(crate) async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
-        self.carry_out(order, Begins::Anew).await
-    }
-
-    /// Opens the pipeline's replica, which has been here, unless it is open; an error where its log is not
-    /// here any more, whatever else the disk has lost. True when it did something.
-    pub(crate) async fn open_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
-        self.carry_out(order, Begins::Before).await
-    }
-
-    async fn carry_out(&self, order: &PipelineOrder, begins: Begins) -> Result<bool, PipelineError> {
+    /// Carries out an order of SCM: opens the pipeline's replica, or, where its log is to begin now, creates
+    /// it unless it is here. It is an error where its log has begun and is not here any more, whatever else
+    /// the disk has lost. Carrying out an order twice changes nothing; true when it did something.
+    pub(crate) async fn carry_out(
+        &self,
+        order: &PipelineOrder,
+        begins: Begins,
+    ) -> Result<bool, PipelineError> {
         let PipelineOrder { pipeline, disk, .. } = *order;
         if self.pipelines.open(pipeline).is_some() {
             return Ok(false);

@@ -8,7 +8,7 @@ use super::delete::delete_replica;
 use super::discard::{discard, take_discards};
 use super::order::{Key, Means, Order};
 use crate::ending::Ender;
-use crate::opening::Opener;
+use crate::opening::{Begins, Opener};
 use crate::pipeline::PipelineOrder;
 use anyhow::bail;
 use prost::Message;
@@ -128,20 +128,16 @@ impl Carrier {
                     state: MemberState::Opening.into(),
                     ..PipelineReport::default()
                 });
-                let has_begun = pipeline.has_begun;
-                let create =
-                    Order::new(key, if has_begun { "open" } else { "create" }, move |run| async move {
-                        let order = own?;
-                        let carry_out = async {
-                            match has_begun {
-                                true => opener.open_pipeline(&order).await,
-                                false => opener.create_pipeline(&order).await,
-                            }
-                        };
-                        // A creation goes on to its end, also when SCM wants something else meanwhile: half
-                        // of a pipeline would be in nobody's books.
-                        run.until_node_ends(async { Ok(carry_out.await.map(drop)?) }).await
-                    });
+                let (what, begins) = match pipeline.has_begun {
+                    true => ("open", Begins::Before),
+                    false => ("create", Begins::Anew),
+                };
+                let create = Order::new(key, what, move |run| async move {
+                    let order = own?;
+                    // A creation goes on to its end, also when SCM wants something else meanwhile: half of a
+                    // pipeline would be in nobody's books.
+                    run.until_node_ends(async { Ok(opener.carry_out(&order, begins).await.map(drop)?) }).await
+                });
                 Order { making: report, ..create }
             }
             PipelineState::PipelineQuasiClosing => Order::new(key, "quasi-close", move |_| async move {

@@ -101,7 +101,7 @@ pub(super) async fn max_parts_zero(house: &House) -> Seen {
         Ok::<usize, Failed>(parts.body.matches("<Part>").count())
     };
     let zero = parts("0").await?;
-    let lists: [(&str, &[(&str, &str)], &str); 4] = [
+    let lists: [(&str, Parameters<'_>, &str); 4] = [
         ("max-keys", &[("list-type", "2")], "<Contents>"),
         ("max-keys", &[], "<Contents>"),
         ("max-keys", &[("versions", "")], "<Version>"),
@@ -123,7 +123,10 @@ pub(super) async fn max_parts_zero(house: &House) -> Seen {
     }
 }
 
-async fn list(house: &House, parameters: &[(&str, &str)]) -> Result<Answer, Failed> {
+/// The names of parameters and their values.
+type Parameters<'a> = &'a [(&'a str, &'a str)];
+
+async fn list(house: &House, parameters: Parameters<'_>) -> Result<Answer, Failed> {
     let bucket = Request::new("GET", "/first");
     let request = parameters.iter().fold(bucket, |request, (name, value)| request.query(name, value));
     let answer = house.ask_signed(request).await?;
