@@ -43,7 +43,9 @@ fn has_settled(page: &Scrape) -> Result<(), String> {
     // SCM, four groups of names, four pipelines of three members each. Six data directories, one for
     // metadata.
     let synced = syncs.filter(|sample| sample.value > 0.0).count();
-    if (leaders, followers, synced) == (9.0, 8.0, 7) && bytes >= 3.0 * OBJECT_BYTES as f64 {
+    // The sweep tells of names once it has looked for the first time.
+    let has_looked = page.with("flotilla_om_lost_names", &[]).next().is_some();
+    if (leaders, followers, synced) == (9.0, 8.0, 7) && bytes >= 3.0 * OBJECT_BYTES as f64 && has_looked {
         return Ok(());
     }
     Err(format!("{leaders} lead, {followers} follow, {synced} directories were synced, {bytes} B appended"))
