@@ -31,8 +31,10 @@ const INDEX_MEMORY: Metric = metric(
     "flotilla_datanode_index_memory_bytes",
     "Memory of the block indexes of all disks: blocks that were read, and what is not flushed yet.",
 );
-const INDEX_MEMORY_MAX: Metric =
-    metric("flotilla_datanode_index_memory_max_bytes", "Limit of that, a quarter of the limit for data.");
+const INDEX_MEMORY_MAX: Metric = metric(
+    "flotilla_datanode_index_memory_max_bytes",
+    "Limit of that, a quarter of the limit for data, or 8 MiB for each disk.",
+);
 const READS_REFUSED: Metric = metric(
     "flotilla_datanode_reads_refused_total",
     "Readers sent elsewhere, as there was no memory for them.",

@@ -9,7 +9,8 @@ pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// disks, and what logs keep, which also have what the others leave.
 const MEMORY_PARTS: usize = 4;
 
-/// The least memory for the index of each disk: two of RocksDB's smallest buffers, and as much of blocks.
+/// The least memory for the index of each disk. Half of it is for what is not flushed yet: with less, hardly
+/// anything is gathered before it is written.
 const INDEX_BYTES_MIN: usize = 8 << 20;
 
 /// The least memory of a node: each part has room for a chunk; with less a handful of readers would wait for
@@ -174,7 +175,7 @@ impl DatanodeOptions {
         }
     }
 
-    /// The settings of the disks' indexes, which share memory, as they share the node's threads.
+    /// The settings of the disks' indexes, which share memory.
     pub(crate) fn of_indexes(&self) -> statedb::DbOptions {
         let bytes = self.memory_part_bytes().max(self.disks.len() * INDEX_BYTES_MIN);
         statedb::DbOptions { shared: Some(statedb::SharedMemory::new(bytes)), ..self.db.clone() }

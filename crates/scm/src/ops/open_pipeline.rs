@@ -1,4 +1,4 @@
-//! A pipeline has been seen with a leader: from now on it is open.
+//! A pipeline has been seen with a leader, and a majority of its members has begun: from now on it is open.
 
 use crate::tables::TablesMut;
 use proto::scm::{OpenPipelineCommand, PipelineRecord, PipelineState, ScmReply};
