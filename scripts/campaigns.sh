@@ -47,9 +47,8 @@ the S3 gateway requests, chunked bodies, forms, ranges and documents: nothing pa
 signed, no body of a stranger is read, what comes out of chunks is what was put in. As long again it says what is
 nearly right to the handlers of all gRPC methods: to `flotilla dev` what ends nothing, and an honest client puts, gets and lists
 in between; to clusters of eight processes, which are thrown away, anything. None ends, panics, takes much memory, or leaves a call without
-an answer, nor when they start again from their disks. With --cases it gives gRPC, its port, its handlers, and each of the gateway's five
-targets, N inputs instead, however long that takes (docs/security.md), and the rest its one minute. Begins
-with seed S (1 when not given). Prints each finding with its replay, stops after five of them (of frames, after one); the last lines
+an answer, nor when they start again from their disks. With --cases it gives the log engine, gRPC, its port, its handlers, and each of the
+gateway's five targets, N inputs instead, however long that takes (docs/security.md). Begins with seed S (1 when not given). Prints each finding with its replay, stops after five of them (of frames, after one); the last lines
 are JSON, one for each of the five: cases, seed, seeds, minutes, findings, targets. The exit status is 0 only without findings. --minutes 0 --seed S
 runs seed S alone. The whole suite, planted bugs included:  ./dev test /fuzz
 HELP

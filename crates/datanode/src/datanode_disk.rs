@@ -61,6 +61,8 @@ pub(crate) struct DatanodeDisk {
     pub deleting: tokio::sync::Mutex<()>,
     /// The last moments at which blocks were deleted, of containers of which that is not long ago.
     pub deleted_lately: Mutex<BTreeMap<ContainerId, Instant>>,
+    /// Containers that others want to copy, and that have no hash.
+    pub hashes_wanted: Mutex<BTreeSet<ContainerId>>,
     /// Containers with what a compaction left and nobody could settle yet.
     pub unsettled: Mutex<BTreeSet<ContainerId>>,
     /// A lock that is held while it is written how a container ended: its file and its record have one
@@ -117,7 +119,7 @@ impl DatanodeDisk {
         index_age::check(&*real, space.disk(), &index, &specs).await?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
         let (counters, unknown, opening, deleting, deleted_lately) = Default::default();
-        let (unsettled, ending) = Default::default();
+        let (hashes_wanted, unsettled, ending) = Default::default();
         Ok(DatanodeDisk {
             id,
             real,
@@ -130,6 +132,7 @@ impl DatanodeDisk {
             opening,
             deleting,
             deleted_lately,
+            hashes_wanted,
             unsettled,
             ending,
             inventory,

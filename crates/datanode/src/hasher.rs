@@ -31,6 +31,8 @@ const CHANGED_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Hasher {
     disk: Arc<DatanodeDisk>,
     throttle: Throttle,
+    /// The last container that was read: those after it come first, so that each has its turn.
+    last: ContainerId,
 }
 
 /// A hash and what was found with it, or why there is none.
@@ -38,12 +40,12 @@ type Hashed = Result<([u8; 32], Facts), String>;
 
 impl Hasher {
     pub(crate) fn new(disk: Arc<DatanodeDisk>) -> Hasher {
-        Hasher { disk, throttle: Throttle::new(BYTES_PER_SECOND) }
+        Hasher { disk, throttle: Throttle::new(BYTES_PER_SECOND), last: ContainerId(0) }
     }
 
     /// Computes the hashes that are missing, until the disk fails. May be dropped anywhere: a hash that was
     /// not saved is computed again.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let mut changes = self.disk.inventory.watch();
         while self.disk.failure().is_none() {
             changes.borrow_and_update();
@@ -57,6 +59,7 @@ impl Hasher {
                 }
                 continue;
             };
+            self.last = container;
             if let Err(failure) = self.hash_marking(container).await {
                 // A container that was compacted meanwhile is read again: its hash is the same.
                 if matches!(failure.downcast_ref(), Some(ReadError::Compacted(_))) {
@@ -76,15 +79,19 @@ impl Hasher {
         lately.values().min().map(|at| *at + QUIET)
     }
 
-    /// A closed container of this disk without a hash, of which nothing bad is known, and that is quiet.
+    /// A closed container of this disk without a hash, of which nothing bad is known, and that is quiet: one
+    /// that another node wants to copy, or the next in turn.
     fn next(&self) -> Option<ContainerId> {
-        let lately = self.disk.deleted_lately.lock().expect("no holder panics");
-        let mut found = self.disk.inventory.select(|(container, replica)| {
+        let lacking = self.disk.inventory.select(|(container, replica)| {
             let lacks = replica.state.is_over() && replica.hash.is_none();
             let is_good = replica.unhealthy.is_none() && replica.disk == self.disk.id;
-            (lacks && is_good && !lately.contains_key(container)).then_some(*container)
+            (lacks && is_good).then_some(*container)
         });
-        found.pop()
+        let mut wanted = self.disk.hashes_wanted.lock().expect("no holder panics");
+        wanted.retain(|container| lacking.binary_search(container).is_ok());
+        let lately = self.disk.deleted_lately.lock().expect("no holder panics");
+        let quiet = lacking.into_iter().filter(|container| !lately.contains_key(container));
+        quiet.min_by_key(|container| (!wanted.contains(container), *container <= self.last, *container))
     }
 
     async fn hash_marking(&self, container: ContainerId) -> anyhow::Result<()> {

@@ -17,6 +17,7 @@ mod cluster;
 mod codec;
 mod convert;
 mod data_server;
+mod deletion;
 mod discard;
 mod error;
 mod limits;

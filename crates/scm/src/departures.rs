@@ -123,11 +123,11 @@ mod tests {
     use crate::oms::Oms;
     use crate::replication::Order;
     use crate::tables::Tables;
+    use proto::scm::DeleteReplica;
     use proto::scm::scm_command::Command;
     use std::cell::RefCell;
     use std::time::Duration;
     use tokio::time::Instant;
-    use types::ContainerId;
 
     const STALE_AFTER: Duration = Duration::from_secs(1);
     use crate::ops::testing::{
@@ -194,7 +194,8 @@ mod tests {
         );
         assert!(leaves(&nodes, now, false) && !leaves(&nodes, now, true));
         // The replica on node 4 is one too many, and is deleted before anybody thought of leaving.
-        tasks.borrow_mut().ask(NodeId(4), Order::Delete { container: ContainerId(1), beside: 0 }, now);
+        let deletion = Order::Delete { replica: DeleteReplica::of(&replica), beside: 0 };
+        tasks.borrow_mut().ask(NodeId(4), deletion, now);
         assert!(!leaves(&nodes, now, false), "one of three is about to be deleted");
         tasks.take();
         let without_log =

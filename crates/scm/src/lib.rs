@@ -6,6 +6,7 @@
 
 mod admission;
 mod adoption;
+mod advance;
 mod balancer;
 mod clock_apart;
 mod closing;

@@ -32,6 +32,10 @@ const OM_GROUPS_DOWN: Metric = Metric {
     name: "flotilla_scm_om_groups_down",
     help: "Groups of names that nobody leads, or that are not founded yet: nobody can change names in them.",
 };
+const OM_GROUPS_TROUBLED: Metric = Metric {
+    name: "flotilla_scm_om_groups_troubled",
+    help: "Groups of names that are not as they are to be: a member is away, does not run or does not come on, too.",
+};
 const CLOCKS: Metric = Metric {
     name: "flotilla_scm_clocks_apart",
     help: "Processes whose clock is too far from this SCM's: datanodes, and registered instances that tell theirs.",
@@ -165,6 +169,8 @@ fn expose_oms(world: &World<'_>, exposition: &mut Exposition) {
     exposition.gauge(OM_GROUPS, &[], groups().len() as u64);
     let is_down = |group: &&u64| om_groups::is_down(world, tables.om_group(**group));
     exposition.gauge(OM_GROUPS_DOWN, &[], groups().iter().filter(is_down).count() as u64);
+    let is_troubled = |group: &&u64| om_groups::problem(world, **group, tables.om_group(**group)).is_some();
+    exposition.gauge(OM_GROUPS_TROUBLED, &[], groups().iter().filter(is_troubled).count() as u64);
 }
 
 /// The number of instances, datanodes among them, whose clocks are apart from SCM's.

@@ -15,6 +15,7 @@
 //! | founded | the record's members | they have voted: noted. Then, once it says that it is founded, it grows, or one member is replaced |
 //! | founded | others yet | the change is under way: who was added and cannot come is exchanged |
 
+use crate::advance::Advance;
 use crate::om_view::{
     OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, lacks_room, leader,
 };
@@ -454,19 +455,32 @@ pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupReco
         let why = joiner.or(refused).map_or(String::new(), |why| format!(": {why}"));
         return Some(format!("its members are changing{why}"));
     }
-    record.members.iter().find_map(|member| problem_of_member(world, record, member))
+    let advance = world.oms.replica(leader.om, group).map(|heard| heard.advance);
+    record.members.iter().find_map(|member| problem_of_member(world, record, member, advance))
 }
 
-fn problem_of_member(world: &World<'_>, record: &OmGroupRecord, member: &OmMemberRecord) -> Option<String> {
+/// The reason why a member is not as it is to be, beside a leader that has come so far.
+fn problem_of_member(
+    world: &World<'_>,
+    record: &OmGroupRecord,
+    member: &OmMemberRecord,
+    leader: Option<Advance>,
+) -> Option<String> {
     let om = NodeId(member.om);
     if !is_healthy(world, om) {
         return Some(format!("OM {om} is silent"));
     }
-    match world.oms.replica(om, record.group).map(|heard| &heard.report) {
-        Some(report) if !report.why.is_empty() => {
-            Some(format!("the replica on OM {om} does not run: {}", report.why))
+    match world.oms.replica(om, record.group) {
+        Some(heard) if !heard.report.why.is_empty() => {
+            Some(format!("the replica on OM {om} does not run: {}", heard.report.why))
         }
-        Some(report) if report.replica == member.replica => None,
+        Some(heard) if heard.report.replica == member.replica => {
+            let lacks = heard.advance.lacks(&leader?, world.now)?;
+            Some(format!(
+                "OM {om} lacks {lacks} changes and has taken none for a minute: it takes in a snapshot, or \
+                 cannot; its log says why"
+            ))
+        }
         _ => Some(format!(
             "OM {om} does not have replica {} any more: empty its directory, or decommission it",
             member.replica

@@ -124,6 +124,29 @@ impl Fixture {
     }
 }
 
+/// A member whose disk has no room for a snapshot votes and answers, and has not the names.
+#[test]
+fn a_member_that_does_not_come_on_is_told_of() {
+    let mut fixture = Fixture::of_three();
+    let at = |mut reports: Vec<OmReplicaReport>, applied_index: u64| {
+        (reports[0].applied_index, reports[0].last_index) = (applied_index, applied_index);
+        reports
+    };
+    let follows = |replica: u64| vec![OmReplicaReport { replica, term: 1, ..OmReplicaReport::default() }];
+    for second in 1..=150 {
+        fixture.now += Duration::from_secs(1);
+        fixture.hear(1, at(leads(2, &[(2, 1), (3, 2), (4, 3)]), second));
+        fixture.hear(2, at(follows(3), second));
+        fixture.hear(3, at(follows(4), second.min(5)));
+        if second == 60 {
+            assert_eq!(fixture.problem(), "");
+        }
+    }
+    assert!(fixture.problem().starts_with("OM 3 lacks 145 changes"), "{}", fixture.problem());
+    fixture.hear(3, at(follows(4), 150));
+    assert_eq!(fixture.problem(), "");
+}
+
 /// A leader that has room leads on and answers all questions, so that nobody else would say it.
 #[test]
 fn where_full_disks_leave_no_majority_no_name_can_be_changed() {

@@ -1,5 +1,6 @@
 //! The reports of OMs to this leader: that they are there, and what each of their replicas is.
 
+use crate::advance::Advance;
 use crate::clock_apart::ClockApart;
 use crate::nodes::is_version;
 use crate::twins::Twins;
@@ -50,6 +51,7 @@ pub(crate) struct ReplicaHeard {
     is_late: bool,
     /// The moment when it was first heard that the replica does not run; `None` while it runs.
     closed_since: Option<Instant>,
+    pub(crate) advance: Advance,
 }
 
 impl ReplicaHeard {
@@ -66,7 +68,8 @@ impl ReplicaHeard {
         let is_late = before.is_some_and(|before| end(&report) < end(&before.report));
         let closed_before = before.and_then(|before| before.closed_since);
         let closed_since = (!report.why.is_empty()).then(|| closed_before.unwrap_or(now));
-        ReplicaHeard { report, members_at, is_late, closed_since }
+        let advance = Advance::next(before.map(|before| &before.advance), report.applied_index, now);
+        ReplicaHeard { report, members_at, is_late, closed_since, advance }
     }
 
     /// Whether the members that the replica has are the group's: they are committed, and no others are under

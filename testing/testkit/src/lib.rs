@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod cluster;
+pub mod fuzz;
 mod ports;
 mod process;
 pub mod prometheus;

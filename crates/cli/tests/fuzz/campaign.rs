@@ -1,17 +1,16 @@
-//! Random messages from a seed, as in crates/proto/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for
-//! how long, or `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
+//! Random messages from a seed.
 
 use crate::batch::{Batch, Finding, Tally};
 use crate::house::House;
 use crate::learn::learn;
 use crate::methods::{Method, Protocol};
 use crate::processes::Processes;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use testkit::fuzz::Campaign;
 
 const SEEDS_IN_TESTS: u64 = 1;
 /// The messages of one seed, of each of the two kinds.
 const BATCH: u64 = 200;
-const FINDINGS_MAX: u64 = 5;
 /// Longer than any server of ours tries something that it cannot do: an acknowledgement of all replicas is
 /// waited for half a minute.
 const ANSWERED_MAX: Duration = Duration::from_secs(40);
@@ -94,12 +93,11 @@ impl Ground {
 #[derive(Default)]
 struct Sum {
     tally: Tally,
-    findings: u64,
     peak_bytes: u64,
 }
 
 impl Sum {
-    fn add(&mut self, seed: u64, result: Result<Tally, Finding>) {
+    fn add(&mut self, result: Result<Tally, Finding>, campaign: &mut Campaign) {
         match result {
             Ok(more) => {
                 self.tally.cases += more.cases;
@@ -107,72 +105,53 @@ impl Sum {
                 self.tally.methods_done.extend(more.methods_done);
                 self.tally.longest = more.longest.max(std::mem::take(&mut self.tally.longest));
             }
-            Err(finding) => self.tell(seed, &finding),
+            Err(finding) => finding.tell(campaign),
         }
-    }
-
-    fn tell(&mut self, seed: u64, finding: &Finding) {
-        self.findings += 1;
-        println!("finding in handlers, seed {seed}: {}", finding.why);
-        finding.said.iter().for_each(|said| println!("  said: {said}"));
-        println!("replay: ./dev fuzz --minutes 0 --seed {seed}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn campaign() {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok();
-        text.map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")))
-    };
-    let (minutes, cases_wanted) = (number("FLOTILLA_FUZZ_MINUTES"), number("FLOTILLA_FUZZ_CASES"));
-    let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
-    let started = Instant::now();
-    let is_over = |seeds: u64, cases: u64| match (cases_wanted, minutes) {
-        (Some(wanted), _) => cases >= wanted,
-        (None, Some(minutes)) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
-        (None, None) => seeds >= SEEDS_IN_TESTS,
-    };
+    let mut campaign = Campaign::asked(SEEDS_IN_TESTS);
     let protocol = Protocol::load();
     let harmless = protocol.methods.iter().filter(|method| method.may_end.is_none()).cloned().collect();
     let fuzzer = Fuzzer { protocol, harmless };
     // Eight processes take their time to start.
-    let is_campaign = minutes.is_some() || cases_wanted.is_some();
-    let rough = if is_campaign { Processes::start_many } else { Processes::start_one };
+    let rough = if campaign.is_slice() { Processes::start_one } else { Processes::start_many };
     let (mut rude, mut rough) =
         tokio::join!(Ground::new(Kind::Rude, Processes::start_one), Ground::new(Kind::Rough, rough));
-    let (mut seeds, mut sum) = (0, Sum::default());
-    while !is_over(seeds, sum.tally.cases) && sum.findings < FINDINGS_MAX {
-        let seed = first_seed.wrapping_add(seeds);
+    let mut sum = Sum::default();
+    while let Some(seed) = campaign.next_seed(sum.tally.cases) {
         let rounds = tokio::join!(fuzzer.round(&mut rude, seed), fuzzer.round(&mut rough, seed));
-        sum.add(seed, rounds.0);
-        sum.add(seed, rounds.1);
-        seeds += 1;
+        sum.add(rounds.0, &mut campaign);
+        sum.add(rounds.1, &mut campaign);
     }
     let left = tokio::join!(rude.leave(), rough.leave());
     for left in [left.0, left.1] {
         match left {
             Ok(peak_bytes) => sum.peak_bytes = sum.peak_bytes.max(peak_bytes),
-            Err(finding) => sum.tell(first_seed.wrapping_add(seeds - 1), &finding),
+            Err(finding) => finding.tell(&mut campaign),
         }
     }
-    let minutes = started.elapsed().as_secs_f64() / 60.0;
-    let Sum { tally: Tally { cases, done, methods_done, longest }, findings, peak_bytes } = sum;
-    println!(
-        "{{\"cases\": {cases}, \"seed\": {first_seed}, \"seeds\": {seeds}, \"minutes\": {minutes:.2}, \"findings\": {findings}, \
-         \"targets\": {{\"handlers\": {cases}}}, \"messages_done\": {done}, \"methods_done\": {}, \"memory_mib\": {}, \
-         \"longest_answer\": [{:.1}, {:?}]}}",
+    let Sum { tally: Tally { cases, done, methods_done, longest }, peak_bytes } = sum;
+    let counts = format!(
+        "\"messages_done\": {done}, \"methods_done\": {}, \"memory_mib\": {}, \"longest_answer\": [{:.1}, {:?}]",
         methods_done.len(),
         peak_bytes >> 20,
         longest.0.as_secs_f64(),
         longest.1,
     );
-    assert_eq!(findings, 0, "see above");
+    campaign.end(&[("handlers", cases)], &counts);
     assert!(done > cases / 50 && done < cases, "{done} of {cases} were done: it tries nothing");
 }
 
 impl Finding {
     fn of_all(why: String) -> Finding {
         Finding { why, said: vec!["all of this seed, or of one before it".to_owned()] }
+    }
+
+    fn tell(&self, campaign: &mut Campaign) {
+        campaign.found("handlers", &self.why);
+        self.said.iter().for_each(|said| println!("  said: {said}"));
     }
 }

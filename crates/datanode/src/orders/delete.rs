@@ -12,21 +12,28 @@ use super::order::{Means, Run};
 use crate::datanode_disk::DatanodeDisk;
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
+use proto::scm::DeleteReplica;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::info;
 use types::{ContainerId, OwnerId};
 
-/// Deletes this node's replica that SCM is told of; one that is not here is deleted already. A disk that was
-/// out of use for a while may have another one, of which SCM has never heard: it may be the last that has
-/// what the container lacks, and is told of from then on.
-pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
+/// Deletes the replica that SCM means. One that is not here is deleted already, also where another one is
+/// told of by now: a disk that was out of use for a while may have one of which SCM had not heard, which may
+/// be the last that has what the container lacks. SCM may say an order again that was carried out.
+pub(super) async fn delete_replica(means: &Means, order: &DeleteReplica, run: &Run) -> anyhow::Result<()> {
+    let container = ContainerId(order.container);
     let inventory = &means.disks.inventory;
-    let Some(replica) = inventory.get(container) else { return Ok(()) };
+    let meant = || inventory.get(container).filter(|replica| order.means(&replica.to_proto(container)));
+    let Some(replica) = meant() else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
     let disk = means.disks.get(replica.disk).context("its disk is not in use")?;
+    let may_begin = || {
+        ensure!(meant().is_some(), "container {container} is another one here by now");
+        run.check_holds()
+    };
     let deleted = match disk.index.with(move |index| index.container(container)).await? {
-        Some(_) => delete_from(means, disk, container, || run.check_holds()).await,
+        Some(_) => delete_from(means, disk, container, may_begin).await,
         None => {
             // A replica that only the inventory has is told of as gone.
             inventory.remove(container, disk.id);

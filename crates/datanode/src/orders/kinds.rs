@@ -14,8 +14,8 @@ use anyhow::bail;
 use prost::Message;
 use proto::scm::task::Task as Told;
 use proto::scm::{
-    CheckReplica, CloseReplica, DeleteReplica, MemberState, Pipeline, PipelineReport, PipelineState,
-    RollContainer, Task, TaskKind,
+    CheckReplica, CloseReplica, MemberState, Pipeline, PipelineReport, PipelineState, RollContainer, Task,
+    TaskKind,
 };
 use types::{ContainerId, LogId, LogIndex, NodeId, PipelineId, ReplicaId, Term};
 
@@ -31,71 +31,67 @@ impl Means {
     pub(crate) fn order(&self, task: Task) -> Option<Order> {
         let means = self.clone();
         let said = said(&task);
-        let order =
-            match task.task? {
-                Told::Copy(order) => {
-                    let key = Key::container(TaskKind::TaskCopy, ContainerId(order.container));
-                    Order::new(key, "copy", |run| async move { copy(&means, order, &run).await })
-                }
-                Told::Delete(DeleteReplica { container }) => {
-                    let container = ContainerId(container);
-                    let key = Key::container(TaskKind::TaskDelete, container);
-                    Order::new(key, "delete", move |run| async move {
-                        delete_replica(&means, container, &run).await
-                    })
-                }
-                Told::Close(CloseReplica { container, last_term, last_index }) => {
-                    let container = ContainerId(container);
-                    let last = LogId { term: Term(last_term), index: LogIndex(last_index) };
-                    let last = Some(last).filter(|last| *last != LogId::default());
-                    let key = Key::container(TaskKind::TaskClose, container);
-                    Order::new(key, "close", move |_| async move {
-                        Ok(close_replica(&means.disks, container, last).await?)
-                    })
-                }
-                Told::Check(CheckReplica { container, asked_ms }) => {
-                    let container = ContainerId(container);
-                    let key = Key::container(TaskKind::TaskCheck, container);
-                    Order::new(key, "check", move |run| async move {
-                        run.until_stop(check_replica(&means, container, asked_ms, &run.progress)).await
-                    })
-                }
-                Told::MoveLeader(order) => {
-                    let key = Key::pipeline(TaskKind::TaskMoveLeader, PipelineId(order.pipeline));
-                    Order::new(key, "move the leader", move |run| async move {
-                        let pipeline = means.pipelines.running(key.pipeline)?;
-                        let moving = pipeline.group.transfer_leader(ReplicaId(order.to_replica));
-                        run.until_stop(async { Ok(moving.await?) }).await
-                    })
-                }
-                Told::Discard(order) => {
-                    let key = Key::container(TaskKind::TaskDiscard, ContainerId(order.container));
-                    let portion = order.portion;
-                    let discard =
-                        Order::new(
-                            key,
-                            "discard blocks",
-                            |run| async move { discard(&means, order, &run).await },
-                        );
-                    Order { portion, ..discard }
-                }
-                Told::TakeDiscards(order) => {
-                    let key = Key::container(TaskKind::TaskTakeDiscards, ContainerId(order.container));
+        let order = match task.task? {
+            Told::Copy(order) => {
+                let key = Key::container(TaskKind::TaskCopy, ContainerId(order.container));
+                Order::new(key, "copy", |run| async move { copy(&means, order, &run).await })
+            }
+            Told::Delete(order) => {
+                let key = Key::container(TaskKind::TaskDelete, ContainerId(order.container));
+                Order::new(key, "delete", |run| async move { delete_replica(&means, &order, &run).await })
+            }
+            Told::Close(CloseReplica { container, last_term, last_index }) => {
+                let container = ContainerId(container);
+                let last = LogId { term: Term(last_term), index: LogIndex(last_index) };
+                let last = Some(last).filter(|last| *last != LogId::default());
+                let key = Key::container(TaskKind::TaskClose, container);
+                Order::new(key, "close", move |_| async move {
+                    Ok(close_replica(&means.disks, container, last).await?)
+                })
+            }
+            Told::Check(CheckReplica { container, asked_ms }) => {
+                let container = ContainerId(container);
+                let key = Key::container(TaskKind::TaskCheck, container);
+                Order::new(key, "check", move |run| async move {
+                    run.until_stop(check_replica(&means, container, asked_ms, &run.progress)).await
+                })
+            }
+            Told::MoveLeader(order) => {
+                let key = Key::pipeline(TaskKind::TaskMoveLeader, PipelineId(order.pipeline));
+                Order::new(key, "move the leader", move |run| async move {
+                    let pipeline = means.pipelines.running(key.pipeline)?;
+                    let moving = pipeline.group.transfer_leader(ReplicaId(order.to_replica));
+                    run.until_stop(async { Ok(moving.await?) }).await
+                })
+            }
+            Told::Discard(order) => {
+                let key = Key::container(TaskKind::TaskDiscard, ContainerId(order.container));
+                let portion = order.portion;
+                let discard =
                     Order::new(
                         key,
-                        "take discards",
-                        |run| async move { take_discards(&means, order, &run).await },
-                    )
-                }
-                Told::Roll(RollContainer { pipeline, container }) => {
-                    let (pipeline, container) = (PipelineId(pipeline), ContainerId(container));
-                    let key = Key { container, ..Key::pipeline(TaskKind::TaskRoll, pipeline) };
-                    Order::new(key, "roll", move |_| async move {
-                        means.pipelines.running(pipeline)?.roll_after(container);
-                        Ok(())
-                    })
-                }
-            };
+                        "discard blocks",
+                        |run| async move { discard(&means, order, &run).await },
+                    );
+                Order { portion, ..discard }
+            }
+            Told::TakeDiscards(order) => {
+                let key = Key::container(TaskKind::TaskTakeDiscards, ContainerId(order.container));
+                Order::new(
+                    key,
+                    "take discards",
+                    |run| async move { take_discards(&means, order, &run).await },
+                )
+            }
+            Told::Roll(RollContainer { pipeline, container }) => {
+                let (pipeline, container) = (PipelineId(pipeline), ContainerId(container));
+                let key = Key { container, ..Key::pipeline(TaskKind::TaskRoll, pipeline) };
+                Order::new(key, "roll", move |_| async move {
+                    means.pipelines.running(pipeline)?.roll_after(container);
+                    Ok(())
+                })
+            }
+        };
         Some(order.saying(said))
     }
 }

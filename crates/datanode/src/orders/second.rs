@@ -149,6 +149,7 @@ mod tests {
     use crate::orders::delete::delete_replica;
     use crate::orders::order::Run;
     use crate::workers::Workers;
+    use proto::scm::DeleteReplica;
     use tokio::time::Instant;
     use tokio_util::sync::CancellationToken;
 
@@ -159,6 +160,17 @@ mod tests {
 
     async fn take_inventory(means: &Means) {
         Surveyor::new(means.disks.clone(), means.pipelines.clone(), Workers::default()).look_at_all().await;
+    }
+
+    /// SCM's order to delete the replica that it is told of.
+    fn deletion(means: &Means) -> DeleteReplica {
+        DeleteReplica::of(&means.disks.inventory.get(FIRST).unwrap().to_proto(FIRST))
+    }
+
+    async fn delete(means: &Means, order: &DeleteReplica) {
+        let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
+        let run = Run { asked_at: Instant::now(), stop, node_ends, progress: Arc::default() };
+        delete_replica(means, order, &run).await.unwrap();
     }
 
     fn holders(means: &Means) -> Vec<bool> {
@@ -227,9 +239,7 @@ mod tests {
         seconds.look().await;
         assert_eq!(holders(&means), [true, true]);
         assert!(seconds.others.contains(&(means.disks.open[1].id, FIRST)));
-        let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
-        let run = Run { asked_at: Instant::now(), stop, node_ends, progress: Arc::default() };
-        delete_replica(&means, FIRST, &run).await.unwrap();
+        delete(&means, &deletion(&means)).await;
         assert_eq!(holders(&means), [false, true], "SCM has heard of the other one alone");
         take_inventory(&means).await;
         assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, means.disks.open[1].id);
@@ -273,9 +283,7 @@ mod tests {
         let means = of_two_disks([&left[0], &left[1]]).await;
         take_inventory(&means).await;
         means.disks.inventory.set_unhealthy(FIRST, means.disks.open[0].id, "a flipped byte");
-        let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
-        let run = Run { asked_at: Instant::now(), stop, node_ends, progress: Arc::default() };
-        delete_replica(&means, FIRST, &run).await.unwrap();
+        delete(&means, &deletion(&means)).await;
         assert_eq!(holders(&means), [false, true]);
         take_inventory(&means).await;
         assert_eq!(means.disks.inventory.get(FIRST).unwrap().disk, means.disks.open[1].id);
@@ -297,12 +305,13 @@ mod tests {
             take_inventory(&means).await;
             let disk_told_of = || means.disks.inventory.get(FIRST).unwrap().disk;
             assert_eq!(disk_told_of(), means.disks.open[told].id);
-            let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
-            let run = Run { asked_at: Instant::now(), stop, node_ends, progress: Arc::default() };
-            delete_replica(&means, FIRST, &run).await.unwrap();
+            let order = deletion(&means);
+            delete(&means, &order).await;
             assert_eq!(holders(&means), stays);
             take_inventory(&means).await;
             assert_eq!(disk_told_of(), means.disks.open[1 - told].id);
+            delete(&means, &order).await;
+            assert_eq!(holders(&means), stays, "SCM has not yet heard that it is gone, and says it again");
         }
     }
 

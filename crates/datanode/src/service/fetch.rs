@@ -64,12 +64,13 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
     if replica.state != ContainerState::Closed {
         return Err(elsewhere(Code::NotYet, format!("container {container} is not closed here")));
     }
+    let disk = served.disks.get(replica.disk).cloned();
+    let disk = disk.ok_or_else(|| Failure::internal(format!("the disk of container {container} is gone")))?;
     let (Some(hash), Some(last)) = (replica.hash, replica.last) else {
+        disk.hashes_wanted.lock().expect("no holder panics").insert(container);
         let message = format!("the hash of container {container} is not computed yet");
         return Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) });
     };
-    let disk = served.disks.get(replica.disk).cloned();
-    let disk = disk.ok_or_else(|| Failure::internal(format!("the disk of container {container} is gone")))?;
     let measure = disk.index.with(move |index| index.measure(container)).await.map_err(failed(container))?;
     let repeats = measure.map(|measure| measure.facts.repeats).unwrap_or_default();
     let owner = OwnerId::from(container);

@@ -78,13 +78,14 @@ async fn a_node_with_too_much_under_way_says_busy() {
     let mut second = leader.write_stream().await;
     let deadline = tokio::time::Instant::now() + crate::cluster::DEADLINE;
     // The first stream's chunk takes a moment to arrive. Until it did, ours may be taken instead and not be
-    // answered.
+    // answered. An answer takes longer where others compute.
+    let mut patience = std::time::Duration::from_millis(100);
     let failure = loop {
         assert!(tokio::time::Instant::now() < deadline, "the node never said busy");
         second.send(chunk(2, 0, 0, &bytes(2, 4 << 20), true)).await;
-        match tokio::time::timeout(std::time::Duration::from_millis(100), second.acked()).await {
+        match tokio::time::timeout(patience, second.acked()).await {
             Ok(answer) => break answer.unwrap_err(),
-            Err(_) => second = leader.write_stream().await,
+            Err(_) => (second, patience) = (leader.write_stream().await, 2 * patience),
         }
     };
     assert_eq!((failure.code, failure.retry), (Code::Busy, Retry::Here), "{failure}");

@@ -1,15 +1,12 @@
-//! Random messages from a seed, as in crates/raftlog/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for
-//! how long, or `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
+//! Random messages from a seed.
 
 use crate::allocation::peak;
 use crate::message::{Random, message};
 use flotilla_proto::{MessageLimit, decode_asked};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
-use tokio::time::Instant;
+use testkit::fuzz::Campaign;
 
 const SEEDS_IN_TESTS: u64 = 40;
-const FINDINGS_MAX: u64 = 5;
 /// The most bytes that a part may become: a structure, twice while the list that it stands in grows, or the
 /// first leaf of a tree.
 const PART_BYTES_MAX: usize = 1024;
@@ -30,22 +27,9 @@ fn case(path: &str, limit: MessageLimit, bytes: &[u8]) -> Result<bool, String> {
 
 #[test]
 fn campaign() {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok();
-        text.map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")))
-    };
-    let minutes = number("FLOTILLA_FUZZ_MINUTES");
-    let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
-    let started = Instant::now();
-    let cases_wanted = number("FLOTILLA_FUZZ_CASES");
-    let is_over = |seeds: u64, cases: u64| match (cases_wanted, minutes) {
-        (Some(wanted), _) => cases >= wanted,
-        (None, Some(minutes)) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
-        (None, None) => seeds >= SEEDS_IN_TESTS,
-    };
-    let (mut seeds, mut findings, mut cases, mut decoded) = (0, 0, 0u64, 0u64);
-    while !is_over(seeds, cases) && findings < FINDINGS_MAX {
-        let seed = first_seed.wrapping_add(seeds);
+    let mut campaign = Campaign::asked(SEEDS_IN_TESTS);
+    let (mut cases, mut decoded) = (0u64, 0u64);
+    while let Some(seed) = campaign.next_seed(cases) {
         let mut random = Random::new(seed);
         for (path, limit) in MessageLimit::of_all() {
             let bytes_max = if seed % 8 == 0 { limit.bytes_max.min(2 << 20) } else { 16 << 10 };
@@ -53,25 +37,12 @@ fn campaign() {
             cases += 1;
             match case(path, limit, &bytes) {
                 Ok(is_decoded) => decoded += u64::from(is_decoded),
-                Err(why) => {
-                    findings += 1;
-                    println!("finding in {path}, seed {seed}: {why}");
-                    println!("replay: ./dev fuzz --minutes 0 --seed {seed}");
-                }
+                Err(why) => campaign.found(path, &why),
             }
         }
-        seeds += 1;
     }
-    let minutes = started.elapsed().as_secs_f64() / 60.0;
-    println!(
-        "{{\"cases\": {cases}, \"seed\": {first_seed}, \"seeds\": {seeds}, \"minutes\": {minutes:.2}, \"findings\": {findings}, \
-         \"targets\": {{\"grpc\": {cases}}}, \"messages_decoded\": {decoded}}}"
-    );
-    assert_eq!(findings, 0, "see above");
-    assert!(
-        minutes > 0.5 || decoded > 0 && decoded < cases,
-        "{decoded} of {cases} were decoded: it tries nothing"
-    );
+    campaign.end(&[("grpc", cases)], &format!("\"messages_decoded\": {decoded}"));
+    assert!(decoded > 0 && decoded < cases, "{decoded} of {cases} were decoded: it tries nothing");
 }
 
 /// The dearest that passes, for each method and field: as many empty parts as are allowed, and one more.

@@ -1,7 +1,4 @@
 //! Random inputs from a seed.
-//!
-//! `FLOTILLA_FUZZ_MINUTES` says for how long, `FLOTILLA_FUZZ_SEED` with which seed to begin; `./dev fuzz`
-//! sets them. Each seed stands for itself, so `--seed S --minutes 0` replays seed S alone.
 
 use crate::directory::{self, Outcomes};
 use crate::{hard_state, inspect, record};
@@ -9,53 +6,32 @@ use disk::sim::Random;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
-use tokio::time::{Duration, Instant};
+use testkit::fuzz::Campaign;
 
 const SEEDS_IN_TESTS: u64 = 60;
 const RECORDS_PER_SEED: u64 = 150;
 const HARD_STATES_PER_SEED: u64 = 40;
 const SEGMENTS_PER_SEED: u64 = 30;
 
-/// More of the same kind would only hide the first.
-const FINDINGS_MAX: u64 = 5;
-
 #[test]
 fn campaign() {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")))
-    };
-    let minutes = number("FLOTILLA_FUZZ_MINUTES");
-    let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
-    let started = Instant::now();
-    let is_over = |seeds: u64| match minutes {
-        Some(minutes) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
-        None => seeds >= SEEDS_IN_TESTS,
-    };
-    let (mut seeds, mut findings, mut counts) = (0, 0, Counts::default());
-    while !is_over(seeds) && findings < FINDINGS_MAX {
-        let seed = first_seed.wrapping_add(seeds);
+    let mut campaign = Campaign::asked(SEEDS_IN_TESTS);
+    let mut counts = Counts::default();
+    while let Some(seed) = campaign.next_seed(counts.cases()) {
         for target in TARGETS {
             if let Err(why) = run(target, seed, &mut counts) {
-                findings += 1;
-                println!("finding in {}, seed {seed}: {why}", target.name);
-                println!("replay: ./dev fuzz --minutes 0 --seed {seed}");
+                campaign.found(target.name, &why);
             }
         }
-        seeds += 1;
     }
-    let minutes = started.elapsed().as_secs_f64() / 60.0;
     let Counts { record, hard_state, directory, inspect, outcomes } = counts;
-    let cases = record + hard_state + directory + inspect;
-    println!(
-        "{{\"cases\": {cases}, \"seed\": {first_seed}, \"seeds\": {seeds}, \"minutes\": {minutes:.2}, \
-         \"findings\": {findings}, \"targets\": {{\"record\": {record}, \"hard_state\": {hard_state}, \
-         \"directory\": {directory}, \"inspect\": {inspect}}}, \"logs_opened\": {}, \"logs_refused\": {}, \
-         \"entries_refused\": {}}}",
-        outcomes.opened, outcomes.refused, outcomes.entries_refused
+    let targets =
+        [("record", record), ("hard_state", hard_state), ("directory", directory), ("inspect", inspect)];
+    let Outcomes { opened, refused, entries_refused, .. } = outcomes;
+    let logs = format!(
+        "\"logs_opened\": {opened}, \"logs_refused\": {refused}, \"entries_refused\": {entries_refused}"
     );
-    assert_eq!(findings, 0, "see above");
+    campaign.end(&targets, &logs);
 }
 
 #[derive(Default)]
@@ -65,6 +41,12 @@ struct Counts {
     directory: u64,
     inspect: u64,
     outcomes: Outcomes,
+}
+
+impl Counts {
+    fn cases(&self) -> u64 {
+        self.record + self.hard_state + self.directory + self.inspect
+    }
 }
 
 struct Target {

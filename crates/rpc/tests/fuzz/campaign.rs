@@ -1,13 +1,13 @@
-//! Random frames from a seed, as in crates/proto/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for how
-//! long, or `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
+//! Random frames from a seed.
 
 use crate::frames::{Random, hello, open, said};
 use flotilla_rpc::{Connector, TcpConnector, serve};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use testkit::fuzz::Campaign;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tonic::body::Body;
 use tonic::codegen::http::Request;
 use tonic::service::Routes;
@@ -76,18 +76,6 @@ fn campaign() {
 }
 
 async fn run() {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok();
-        text.map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")))
-    };
-    let (minutes, cases_wanted) = (number("FLOTILLA_FUZZ_MINUTES"), number("FLOTILLA_FUZZ_CASES"));
-    let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
-    let started = Instant::now();
-    let is_over = |seeds: u64| match (cases_wanted, minutes) {
-        (Some(wanted), _) => seeds >= wanted,
-        (None, Some(minutes)) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
-        (None, None) => seeds >= SEEDS_IN_TESTS,
-    };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("its address").to_string();
     let serving = tokio::spawn(serve(listener, Routes::default(), std::future::pending()));
@@ -95,9 +83,10 @@ async fn run() {
     count_panics();
     let planted = std::thread::spawn(|| panic!("planted: it is counted"));
     assert!(planted.join().is_err() && PANICS.swap(0, Relaxed) > 0, "panics are not seen");
-    let (mut seeds, mut findings, before_kib) = (0, 0, peak_kib());
-    while !is_over(seeds) && findings == 0 {
-        let seed = first_seed.wrapping_add(seeds);
+    let mut campaign = Campaign::asked(SEEDS_IN_TESTS);
+    let before_kib = peak_kib();
+    // A seed is a connection.
+    while let Some(seed) = campaign.next_seed(campaign.seeds()) {
         stranger(&address, &said(&mut Random::new(seed))).await;
         let asked = honest.ask().await;
         let grown = peak_kib() - before_kib;
@@ -107,19 +96,13 @@ async fn run() {
             _ => Err("a panic".to_owned()),
         };
         if let Err(why) = found {
-            findings += 1;
-            println!("finding in frames, seed {seed}: {why}");
-            println!("replay: ./dev fuzz --minutes 0 --seed {seed}");
+            campaign.found("frames", &why);
+            break; // the process has it for good
         }
-        seeds += 1;
     }
     assert!(!serving.is_finished(), "the port is still served");
-    let minutes = started.elapsed().as_secs_f64() / 60.0;
-    println!(
-        "{{\"cases\": {seeds}, \"seed\": {first_seed}, \"seeds\": {seeds}, \"minutes\": {minutes:.2}, \"findings\": {findings}, \
-         \"targets\": {{\"frames\": {seeds}}}}}"
-    );
-    assert_eq!(findings, 0, "see above");
+    let seeds = campaign.seeds();
+    campaign.end(&[("frames", seeds)], "");
 }
 
 #[tokio::test]

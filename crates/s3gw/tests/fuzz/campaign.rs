@@ -1,6 +1,4 @@
-//! Random requests from a seed, as in crates/raftlog/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for
-//! how long, or `FLOTILLA_FUZZ_CASES` how many of each target, and `FLOTILLA_FUZZ_SEED` with which seed to
-//! begin.
+//! Random requests from a seed. As many cases as are asked for are of each target.
 
 use crate::allocation::peak;
 use crate::random::Random;
@@ -8,11 +6,11 @@ use crate::wire::{gateway, with_trial};
 use crate::{chunks, form, range, request, xml};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+use testkit::fuzz::{Campaign, json_counts};
 use tokio::time::Instant;
 
 const SEEDS_IN_TESTS: u64 = 25;
 const CASES_PER_SEED: u64 = 20;
-const FINDINGS_MAX: u64 = 5;
 /// Far above what any of them takes, in a debug build on a busy machine: a case that takes as long does not
 /// end by itself.
 const CASE_MAX: Duration = Duration::from_secs(10);
@@ -56,23 +54,9 @@ pub(crate) fn checked(case: impl FnOnce() -> Result<bool, String>) -> Result<boo
 
 #[test]
 fn campaign() {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok();
-        text.map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")))
-    };
-    let minutes = number("FLOTILLA_FUZZ_MINUTES");
-    let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
-    let started = Instant::now();
-    let cases_wanted = number("FLOTILLA_FUZZ_CASES");
-    let is_over = |seeds: u64| match (cases_wanted, minutes) {
-        (Some(cases), _) => seeds * CASES_PER_SEED >= cases,
-        (None, Some(minutes)) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
-        (None, None) => seeds >= SEEDS_IN_TESTS,
-    };
-    let (mut seeds, mut findings) = (0, 0);
+    let mut campaign = Campaign::asked(SEEDS_IN_TESTS);
     let mut counts = [Count::default(); TARGETS.len()];
-    while !is_over(seeds) && findings < FINDINGS_MAX {
-        let seed = first_seed.wrapping_add(seeds);
+    while let Some(seed) = campaign.next_seed(campaign.seeds() * CASES_PER_SEED) {
         for ((name, case), count) in TARGETS.iter().zip(&mut counts) {
             let begun = Instant::now();
             let mut random = Random::new(seed);
@@ -81,19 +65,16 @@ fn campaign() {
                 match checked(|| case(&mut random)) {
                     Ok(has_passed) => count.passed += u64::from(has_passed),
                     Err(why) => {
-                        findings += 1;
-                        println!("finding in {name}, seed {seed}: {why}");
-                        println!("replay: ./dev fuzz --minutes 0 --seed {seed}");
+                        campaign.found(name, &why);
                         break;
                     }
                 }
             }
             count.spent += begun.elapsed();
         }
-        seeds += 1;
     }
-    report(first_seed, seeds, started.elapsed(), findings, &counts);
-    assert_eq!(findings, 0, "see above");
+    let seeds = campaign.seeds();
+    report(campaign, &counts);
     for ((name, _), Count { cases, passed, .. }) in TARGETS.iter().zip(counts) {
         let tries = seeds < SEEDS_IN_TESTS || passed > 0 && passed < cases;
         assert!(tries, "{name}: {passed} of {cases} passed: it tries nothing");
@@ -108,18 +89,13 @@ struct Count {
     spent: Duration,
 }
 
-fn report(first_seed: u64, seeds: u64, took: Duration, findings: u64, counts: &[Count]) {
-    let all: u64 = counts.iter().map(|count| count.cases).sum();
-    let list = |of: fn(&Count) -> u64| {
-        let pairs = TARGETS.iter().zip(counts).map(|((name, _), count)| format!("\"{name}\": {}", of(count)));
-        pairs.collect::<Vec<_>>().join(", ")
+fn report(campaign: Campaign, counts: &[Count]) {
+    let named = |of: fn(&Count) -> u64| {
+        let counts = TARGETS.iter().zip(counts);
+        counts.map(|((name, _), count)| (*name, of(count))).collect::<Vec<_>>()
     };
-    println!(
-        "{{\"cases\": {all}, \"seed\": {first_seed}, \"seeds\": {seeds}, \"minutes\": {:.2}, \"findings\": {findings}, \
-         \"targets\": {{{}}}, \"passed\": {{{}}}, \"micros_a_case\": {{{}}}}}",
-        took.as_secs_f64() / 60.0,
-        list(|count| count.cases),
-        list(|count| count.passed),
-        list(|count| count.spent.as_micros() as u64 / count.cases.max(1)),
-    );
+    let passed = json_counts(named(|count| count.passed).into_iter());
+    let micros = json_counts(named(|count| count.spent.as_micros() as u64 / count.cases.max(1)).into_iter());
+    let counts = format!("\"passed\": {passed}, \"micros_a_case\": {micros}");
+    campaign.end(&named(|count| count.cases), &counts);
 }

@@ -45,6 +45,8 @@ const UNEQUAL_LOOKS: usize = 256;
 /// The most orders to discard that a node is told with one heartbeat: 1.2 MB. It carries out as many of a
 /// kind at a time.
 const ORDERS_PER_NODE_MAX: usize = 8;
+/// The most of them that are portions: the others are for replicas that lack discards.
+const PORTIONS_PER_NODE_MAX: usize = 6;
 /// A node that failed at a container is not told the same again for this long.
 const AVOID_FOR: Duration = Duration::from_secs(60);
 /// The time after which a container that no group has asked about is forgotten.
@@ -108,6 +110,8 @@ pub(crate) struct Discards {
     /// The term of this leader: numbers of portions begin with it, so those of another leader are other ones.
     term: Term,
     portions: u64,
+    /// The container of the last portion: the next one is of one after it.
+    last_begun: ContainerId,
     waiting: BTreeMap<ContainerId, Waiting>,
     /// Containers whose good replicas have not discarded the same.
     unequal: BTreeSet<ContainerId>,
@@ -130,6 +134,7 @@ impl Discards {
         Discards {
             term,
             portions: 0,
+            last_begun: ContainerId(0),
             waiting: BTreeMap::new(),
             unequal: BTreeSet::new(),
             unequal_from: ContainerId(0),
@@ -208,6 +213,16 @@ impl Discards {
             false => busy(format!("{BLOCKS_MAX} blocks wait at SCM already")),
         };
         Answer { standing, gone }
+    }
+
+    /// Forgets blocks that something is in the way of where they would take the place of others: a group asks
+    /// again.
+    fn forget_held(&mut self) {
+        if self.remembered() < BLOCKS_MAX / 2 {
+            return;
+        }
+        let is_held = |waiting: &&mut Waiting| waiting.standing.state != DiscardState::DiscardUnderWay;
+        self.waiting.values_mut().filter(is_held).for_each(Waiting::forget_blocks);
     }
 
     /// Keeps at most [`BLOCKS_MAX`] blocks as gone that no group has heard of: a group that asks for
@@ -304,6 +319,7 @@ impl Discards {
                 rolls.push(waiting.container);
             }
         }
+        self.begin_portions(&mut waiting, world, tasks);
         for container in self.unequal_now(&told) {
             let has_portion = waiting.get(&container).is_some_and(|waiting| waiting.portion.is_some());
             if let Some(clear) = clear(container, world, tasks).ok().filter(|_| !has_portion) {
@@ -311,6 +327,7 @@ impl Discards {
             }
         }
         self.waiting = waiting;
+        self.forget_held();
         self.forget_unheard();
         rolls.extend(self.open_for_long(world, options));
         rolls
@@ -352,6 +369,32 @@ impl Discards {
         takes.filter(|container| self.unequal.contains(container)).chain(next).collect()
     }
 
+    /// Begins portions of containers that nothing is in the way of, as many as nodes may be told. Each
+    /// container has its turn, however many blocks others have.
+    fn begin_portions(
+        &mut self,
+        waiting: &mut BTreeMap<ContainerId, Waiting>,
+        world: &World<'_>,
+        tasks: &Tasks,
+    ) {
+        let after = waiting.range((Bound::Excluded(self.last_begun), Bound::Unbounded));
+        let in_turn = after.chain(waiting.range(..=self.last_begun));
+        let due = in_turn.filter(|(_, waiting)| waiting.portion.is_none() && waiting.remembered() > 0);
+        let due: Vec<ContainerId> = due.map(|(container, _)| *container).collect();
+        for container in due {
+            let Ok(clear) = clear(container, world, tasks) else { continue };
+            if !clear.is_equal() || !self.has_room(&clear) {
+                continue;
+            }
+            let waiting = waiting.get_mut(&container).expect("it is due");
+            self.portions += 1;
+            self.last_begun = container;
+            let number = (self.term.0 << 32) + self.portions;
+            let portion = Portion { number, blocks: waiting.next(), acked: BTreeSet::new() };
+            self.tell_portion(container, waiting.portion.insert(portion), &clear);
+        }
+    }
+
     /// Goes on with a container that nothing is in the way of.
     fn advance(&mut self, waiting: &mut Waiting, clear: &Clear<'_>) -> DiscardStanding {
         let container = waiting.container;
@@ -365,26 +408,21 @@ impl Discards {
         } else if is_done {
             self.even_out(container, clear);
         }
-        if waiting.portion.is_none() && clear.is_equal() && self.has_room(clear) {
-            let blocks = waiting.next();
-            if !blocks.is_empty() {
-                self.portions += 1;
-                let number = (self.term.0 << 32) + self.portions;
-                waiting.portion = Some(Portion { number, blocks, acked: BTreeSet::new() });
-            }
-        }
-        if let Some(Portion { number, blocks, acked }) = &waiting.portion {
-            let rest = clear.replicas.iter().map(|(node, _)| *node).filter(|node| !acked.contains(node));
-            for node in rest {
-                let (number, blocks) = (*number, blocks.clone());
-                self.tell(node, Told::Discard { container, number, blocks });
-            }
+        if let Some(portion) = &waiting.portion {
+            self.tell_portion(container, portion, clear);
         }
         let failed =
             clear.replicas.iter().find_map(|(node, _)| Some((node, self.failed.get(&(container, *node))?)));
         match failed {
             Some((node, failed)) => DiscardStanding::troubled(failed.why.clone(), *node),
             None => DiscardStanding::of(DiscardState::DiscardUnderWay),
+        }
+    }
+
+    fn tell_portion(&mut self, container: ContainerId, portion: &Portion, clear: &Clear<'_>) {
+        for (node, _) in clear.replicas.iter().filter(|(node, _)| !portion.acked.contains(node)) {
+            let (number, blocks) = (portion.number, portion.blocks.clone());
+            self.tell(*node, Told::Discard { container, number, blocks });
         }
     }
 
@@ -412,7 +450,7 @@ impl Discards {
 
     fn has_room(&self, clear: &Clear<'_>) -> bool {
         let told = |node: &NodeId| self.told.get(node).map_or(0, Vec::len);
-        clear.replicas.iter().all(|(node, _)| told(node) < ORDERS_PER_NODE_MAX)
+        clear.replicas.iter().all(|(node, _)| told(node) < PORTIONS_PER_NODE_MAX)
     }
 
     /// Whether an open container is to be closed for the sake of the blocks that are dead in it: they are

@@ -6,8 +6,9 @@ use crate::replication::{Order, known};
 use crate::tables::Tables;
 use proto::scm::scm_command::Command;
 use proto::scm::{
-    CloseContainersCommand, ClosedContainer, ContainerReplica, DeleteContainersCommand, DiskReport,
-    DiskState, EmptiedContainer, ReplicaState, SetSwitchesCommand, Switches, TermEnd,
+    AllocateContainerCommand, CloseContainersCommand, ClosedContainer, ContainerReplica,
+    DeleteContainersCommand, DeleteReplica, DiskReport, DiskState, EmptiedContainer, ReplicaState,
+    SetSwitchesCommand, Switches, TermEnd,
 };
 use types::Nonce;
 
@@ -51,6 +52,10 @@ fn discarded(blocks: u64, digest: u64) -> ContainerReplica {
     ContainerReplica { blocks: left, payload_bytes: 10 * left, discarded_blocks, discards_digest, ..good() }
 }
 
+fn deletion() -> Order {
+    Order::Delete { replica: DeleteReplica::of(&good()), beside: 0 }
+}
+
 fn names(locals: std::ops::Range<u64>) -> Vec<BlockName> {
     let name = |local| BlockName { container: CONTAINER, local, nonce: Nonce(7) };
     locals.map(name).collect()
@@ -70,23 +75,33 @@ impl Played {
 
     /// The container is closed, its pipeline over, and each node has told of a good replica.
     fn closed() -> Played {
+        Played::closed_all(1)
+    }
+
+    /// So many containers of the pipeline are as [`Played::closed`] says.
+    fn closed_all(count: u64) -> Played {
         let mut played = Played::open();
+        for after in 1..count {
+            let next = AllocateContainerCommand { pipeline: 1, after };
+            run(&mut played.tables, Command::AllocateContainer(next));
+        }
         run(&mut played.tables, close(1, "test"));
         run(&mut played.tables, end(1));
         let state = ContainerState::ContainerClosed as i32;
-        let closed = ClosedContainer { container: CONTAINER.0, state, last_term: 2, last_index: 9 };
-        let command = CloseContainersCommand { containers: vec![closed] };
+        let closed = |container| ClosedContainer { container, state, last_term: 2, last_index: 9 };
+        let command = CloseContainersCommand { containers: (1..=count).map(closed).collect() };
         run(&mut played.tables, Command::CloseContainers(command));
-        (1..=3).for_each(|node| played.hear(node, Some(good())));
+        let replicas = (1..=count).map(|container| ContainerReplica { container, ..good() });
+        (1..=3).for_each(|node| played.hear(node, replicas.clone()));
         played
     }
 
     /// A node tells of all it has.
-    fn hear(&mut self, node: u64, replica: Option<ContainerReplica>) {
+    fn hear(&mut self, node: u64, replicas: impl IntoIterator<Item = ContainerReplica>) {
         let of_disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
         self.nodes.see(NodeId(node), vec![of_disk], self.now);
-        let replicas = replica.map(|replica| ContainerReplica { disk: disk(node, 0), ..replica });
-        let replicas = replicas.into_iter().collect();
+        let replicas = replicas.into_iter();
+        let replicas = replicas.map(|replica| ContainerReplica { disk: disk(node, 0), ..replica }).collect();
         let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
         self.nodes.report_containers(NodeId(node), report);
     }
@@ -237,10 +252,16 @@ fn in_doubt_nothing_is_discarded() {
         DiscardTroubled,
     );
     check(&|played| (1..=3).for_each(|node| played.hear(node, None)), DiscardTroubled);
-    check(
-        &|played| played.tasks.ask(NodeId(2), Order::Delete { container: CONTAINER, beside: 0 }, played.now),
-        DiscardTroubled,
-    );
+    check(&|played| played.tasks.ask(NodeId(2), deletion(), played.now), DiscardTroubled);
+    let copy_has_failed = |played: &mut Played| {
+        let (container, pipeline, hash) = (CONTAINER, PipelineId(1), String::new());
+        let copy = Order::Copy { container, pipeline, sources: vec![], hash, bytes: 1, to_balance: false };
+        played.tasks.ask(NodeId(4), copy, played.now);
+        let (kind, failed) = (TaskKind::TaskCopy as i32, "its hash is not computed yet".to_owned());
+        let report = TaskReport { container: CONTAINER.0, kind, failed, ..TaskReport::default() };
+        played.tasks.report(NodeId(4), vec![report], played.now);
+    };
+    check(&copy_has_failed, DiscardTroubled);
     check(&|played| played.nodes.replicas_mut().expect_full_report(NodeId(2)), DiscardAway);
     let silent = |played: &mut Played| {
         played.now += 2 * second;
@@ -323,7 +344,7 @@ fn what_was_said_by_replicas_that_left_is_not_said_of_others() {
     check(&|played| {
         // One look alone gets to it, though it has no blocks that are to go.
         played.look_once();
-        played.tasks.ask(NodeId(2), Order::Delete { container: CONTAINER, beside: 0 }, played.now);
+        played.tasks.ask(NodeId(2), deletion(), played.now);
         played.look_once();
         played.tasks = Tasks::default();
         (1..=2).for_each(|node| played.hear(node, Some(good())));
@@ -458,6 +479,56 @@ fn only_so_many_blocks_are_remembered() {
     played.now += FORGOTTEN_AFTER + Duration::from_secs(1);
     played.look();
     assert_eq!(played.discards.remembered(), 0);
+}
+
+/// Blocks that had to wait took the place of all others.
+#[test]
+fn what_something_is_in_the_way_of_makes_room() {
+    let mut played = Played::closed();
+    let bad = || ContainerReplica { unhealthy: "bad".into(), ..good() };
+    for (count, left) in [(BLOCKS_MAX / 2 - 1, BLOCKS_MAX / 2 - 1), (BLOCKS_MAX, 0)] {
+        assert_eq!(played.state(&names(0..count as u64)), DiscardState::DiscardUnderWay);
+        played.hear(2, [bad()]);
+        played.look();
+        assert_eq!(played.discards.remembered(), left);
+        played.hear(2, [good()]);
+        played.look();
+    }
+    assert_eq!(played.state(&names(0..9)), DiscardState::DiscardUnderWay);
+    assert_eq!(played.discards.remembered(), 9);
+}
+
+#[test]
+fn each_container_has_its_turn_and_two_places_are_left_for_others() {
+    const COUNT: u64 = 20;
+    let mut played = Played::closed_all(COUNT);
+    let mut begun = BTreeSet::new();
+    for look in 0..COUNT {
+        for container in (1..=COUNT).map(ContainerId) {
+            let Played { tables, nodes, tasks, discards, now } = &mut played;
+            let from = 1 << 20 | look << 10;
+            let blocks = names(from..from + 10).into_iter().map(|name| BlockName { container, ..name });
+            let unused = [Unused { container, blocks: blocks.collect(), bytes: 0 }];
+            discards.ask(GROUP, &unused, &World::at(tables, nodes, *now), tasks);
+        }
+        played.look_once();
+        let world = World::at(&played.tables, &played.nodes, played.now);
+        let told: Vec<Task> = played.discards.of(NodeId(1), &world).collect();
+        assert_eq!(told.len(), PORTIONS_PER_NODE_MAX);
+        for task in told {
+            let Some(task::Task::Discard(DiscardPortion { container, portion, .. })) = task.task else {
+                panic!("{task:?}");
+            };
+            begun.insert(container);
+            let kind = TaskKind::TaskDiscard as i32;
+            let done = TaskReport { container, kind, done_portion: portion, ..TaskReport::default() };
+            (1..=3).for_each(|node| played.discards.report(NodeId(node), &[done.clone()], played.now));
+        }
+        if begun.len() == COUNT as usize {
+            return;
+        }
+    }
+    panic!("{} of {COUNT} containers had a turn", begun.len());
 }
 
 /// What no name ever had is found in closed containers alone.

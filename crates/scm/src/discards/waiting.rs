@@ -114,7 +114,12 @@ impl Waiting {
         is_any
     }
 
-    /// The next blocks that nodes are to be told to discard; none where all are gone.
+    /// Forgets the blocks that are to go, but for those that nodes were told of.
+    pub(super) fn forget_blocks(&mut self) {
+        self.blocks.clear();
+    }
+
+    /// The next blocks that nodes are to be told to discard.
     pub(super) fn next(&self) -> Arc<[BlockName]> {
         let container = self.container;
         let names = self.blocks.iter().map(|&(local, nonce)| BlockName { container, local, nonce });

@@ -216,7 +216,11 @@ fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
             let replica = nodes.replicas().get(*container, node);
             replica.is_some_and(|replica| replica.state() != ReplicaState::ReplicaOpen)
         }
-        Order::Delete { container, .. } => nodes.replicas().get(*container, node).is_none(),
+        // Another one may come in its place, of which nobody has said that it goes.
+        Order::Delete { replica, .. } => {
+            let there = nodes.replicas().get(ContainerId(replica.container), node);
+            there.is_none_or(|there| !replica.means(there))
+        }
         Order::Close { container, .. } => {
             let replica = nodes.replicas().get(*container, node);
             replica.is_none_or(|replica| replica.state() == ReplicaState::ReplicaClosed)
@@ -334,11 +338,14 @@ pub(crate) fn may_tell(node: NodeId, order: &Order, world: &World<'_>, tasks: &T
         return false;
     }
     match order {
-        Order::Delete { container, beside } if *beside > 0 => known(*container, world).is_some_and(|known| {
-            let early = planted::has(Bug::CopiesCountEarly);
-            let early = if early { tasks.nodes_with(TaskKind::TaskCopy, *container).len() } else { 0 };
-            firm_elsewhere(&known, world.node_views(), tasks, node) + early >= *beside
-        }),
+        Order::Delete { replica, beside } if *beside > 0 => {
+            let container = ContainerId(replica.container);
+            known(container, world).is_some_and(|known| {
+                let early = planted::has(Bug::CopiesCountEarly);
+                let early = if early { tasks.nodes_with(TaskKind::TaskCopy, container).len() } else { 0 };
+                firm_elsewhere(&known, world.node_views(), tasks, node) + early >= *beside
+            })
+        }
         _ => true,
     }
 }
@@ -461,6 +468,28 @@ mod tests {
         speak(&mut nodes, late);
         let asked = look(&mut replication, &World::at(&tables, &nodes, late));
         assert_eq!(asked, None, "three are left that speak");
+    }
+
+    /// A disk that was away has the last replica with what the container lacks, and is told of when the other
+    /// one on its node is gone.
+    #[test]
+    fn a_deletion_is_of_the_replica_that_it_was_decided_on() {
+        let now = Instant::now();
+        let (tables, mut nodes) = one_too_many(now);
+        let mut replication = Replication::new(Term(1));
+        let (victim, _) = look(&mut replication, &World::at(&tables, &nodes, now)).unwrap();
+        let good = good_replica();
+        let ahead = ContainerReplica {
+            disk: vec![9; 16].into(),
+            state: ReplicaState::ReplicaQuasiClosed.into(),
+            last_index: good.last_index + 40,
+            committed_term: good.last_term,
+            committed_index: good.last_index + 40,
+            ..good
+        };
+        nodes.tell(victim.0, vec![ahead], now);
+        assert_eq!(look(&mut replication, &World::at(&tables, &nodes, now)), None);
+        assert_eq!(replication.tasks.deletions_done, 1);
     }
 
     /// A member's replica of a container that others never came to was deleted, and with it the proof that

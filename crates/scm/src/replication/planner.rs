@@ -8,8 +8,8 @@ use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
 use planted::Bug;
 use proto::scm::{
-    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, ReplicaState,
-    TaskKind,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DeleteReplica, NodeDuty, NodeState,
+    ReplicaState, TaskKind,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -528,7 +528,8 @@ fn plan_deletion(
         return may_check.then_some((node, check));
     }
     let beside = sorted.firm.len().min(REPLICAS);
-    Some((victim, Order::Delete { container, beside }))
+    let (_, replica) = known.replicas.iter().find(|(node, _)| *node == victim)?;
+    Some((victim, Order::Delete { replica: DeleteReplica::of(replica), beside }))
 }
 
 fn racks_of<'a>(
@@ -580,7 +581,9 @@ fn plan_deleted(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -
             && may_go(node, replica)
             && may_ask(*node, TaskKind::TaskDelete, container, limits, tasks)
     });
-    left.map(|(node, _)| (*node, Order::Delete { container, beside: 0 })).collect()
+    let delete =
+        |replica: &ContainerReplica| Order::Delete { replica: DeleteReplica::of(replica), beside: 0 };
+    left.map(|(node, replica)| (*node, delete(replica))).collect()
 }
 
 fn may_ask(node: NodeId, kind: TaskKind, container: ContainerId, limits: &Limits<'_>, tasks: &Tasks) -> bool {

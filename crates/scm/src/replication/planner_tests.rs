@@ -12,8 +12,8 @@ use NodeDuty::*;
 use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
 use proptest::prelude::*;
 use proto::scm::{
-    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, ReplicaState,
-    TaskKind, TaskReport, TermEnd, task,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DeleteReplica, NodeDuty, NodeState,
+    ReplicaState, TaskKind, TaskReport, TermEnd, task,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -715,7 +715,9 @@ impl Model {
         let nodes = &self.nodes;
         let is_done = |node: NodeId, order: &Order| match order {
             Order::Copy { container, .. } => containers[container].1.contains_key(&node),
-            Order::Delete { container, .. } => !containers[container].1.contains_key(&node),
+            Order::Delete { replica, .. } => {
+                !containers[&ContainerId(replica.container)].1.contains_key(&node)
+            }
             _ => true,
         };
         let is_void = |node: NodeId, _: &Order| nodes[&node].state == NodeState::NodeDead;
@@ -737,8 +739,8 @@ impl Model {
                 }
                 found
             }
-            Order::Delete { container, .. } => {
-                self.containers.get_mut(container).unwrap().1.remove(&node);
+            Order::Delete { replica, .. } => {
+                self.containers.get_mut(&ContainerId(replica.container)).unwrap().1.remove(&node);
                 true
             }
             _ => true,
@@ -884,7 +886,10 @@ fn case_of(states: &[(NodeView, Option<AnyReplica>, Oddity)]) -> (Case, Tasks) {
                 let copy = Order::Copy { container, pipeline, sources, hash, bytes: 1, to_balance: false };
                 tasks.ask(node, copy, Instant::now());
             }
-            Oddity::IsDeleting => tasks.ask(node, Order::Delete { container, beside: 0 }, Instant::now()),
+            Oddity::IsDeleting => {
+                let replica = DeleteReplica { container: container.0, ..DeleteReplica::default() };
+                tasks.ask(node, Order::Delete { replica, beside: 0 }, Instant::now());
+            }
         }
     }
     (case, tasks)

@@ -14,6 +14,10 @@ use types::{ContainerId, NodeId, PipelineId};
 /// may have passed.
 const AVOID_FOR: Duration = Duration::from_secs(60);
 
+/// The time for which a container of which a copy has failed is left as it is. Another copy is asked for
+/// within that: what is discarded meanwhile would take its source's hash away, and the copy would fail again.
+const COPY_AWAITED_FOR: Duration = Duration::from_secs(120);
+
 /// The time after which a deletion that a node is not told of any more is over: a node follows no order that
 /// was asked of it more than half of this ago.
 const DELETION_ENDS_AFTER: Duration = Duration::from_secs(60);
@@ -30,10 +34,10 @@ pub(crate) enum Order {
         bytes: u64,
         to_balance: bool,
     },
-    /// Deletes the replica as long as so many good ones are `beside` it, on nodes that may be relied upon:
+    /// Deletes this replica as long as so many good ones are `beside` it, on nodes that may be relied upon:
     /// those that the decision counted on.
     Delete {
-        container: ContainerId,
+        replica: DeleteReplica,
         beside: usize,
     },
     Close {
@@ -77,6 +81,8 @@ pub(crate) struct Tasks {
     asked: BTreeMap<NodeId, BTreeMap<OrderKey, Asked>>,
     /// The moments until which a node is not asked for the same again.
     avoid: HashMap<(NodeId, OrderKey), Instant>,
+    /// Containers of which a copy has failed, and the moments until which another one is waited for.
+    awaited: HashMap<ContainerId, Instant>,
     /// Since this leader began.
     pub(crate) copies_failed: u64,
     pub(crate) copies_done: u64,
@@ -89,7 +95,7 @@ impl Order {
     pub(crate) fn key(&self) -> OrderKey {
         let (kind, number) = match self {
             Order::Copy { container, .. } => (TaskKind::TaskCopy, container.0),
-            Order::Delete { container, .. } => (TaskKind::TaskDelete, container.0),
+            Order::Delete { replica, .. } => (TaskKind::TaskDelete, replica.container),
             Order::Close { container, .. } => (TaskKind::TaskClose, container.0),
             Order::Check { container, .. } => (TaskKind::TaskCheck, container.0),
             Order::MoveLeader { pipeline, .. } => (TaskKind::TaskMoveLeader, pipeline.0),
@@ -116,7 +122,7 @@ impl Order {
                 sources: sources.iter().map(address).collect(),
                 hash: hash.clone(),
             }),
-            Order::Delete { container, .. } => Kind::Delete(DeleteReplica { container: container.0 }),
+            Order::Delete { replica, .. } => Kind::Delete(replica.clone()),
             Order::Close { container, last_term, last_index } => Kind::Close(CloseReplica {
                 container: container.0,
                 last_term: *last_term,
@@ -190,6 +196,11 @@ impl Tasks {
         self.avoid.get(&(node, OrderKey { kind, number: container.0 })).is_some_and(|until| *until > now)
     }
 
+    /// Whether a copy of the container has failed lately, and no other one was made since.
+    pub(crate) fn awaits_copy(&self, container: ContainerId, now: Instant) -> bool {
+        self.awaited.get(&container).is_some_and(|until| *until > now)
+    }
+
     /// Takes in what a node says of its tasks. A task that has failed is not asked of it again for a while.
     pub(crate) fn report(&mut self, node: NodeId, reports: Vec<TaskReport>, now: Instant) {
         for report in reports {
@@ -219,7 +230,10 @@ impl Tasks {
     }
 
     fn failed(&mut self, node: NodeId, key: OrderKey, now: Instant) {
-        self.copies_failed += u64::from(key.kind == TaskKind::TaskCopy);
+        if key.kind == TaskKind::TaskCopy {
+            self.copies_failed += 1;
+            self.awaited.insert(ContainerId(key.number), now + COPY_AWAITED_FOR);
+        }
         if key.kind != TaskKind::TaskMoveLeader {
             self.avoid.insert((node, key), now + AVOID_FOR);
         }
@@ -257,6 +271,7 @@ impl Tasks {
         }
         self.asked.retain(|_, of_node| !of_node.is_empty());
         self.avoid.retain(|_, until| *until > now);
+        self.awaited.retain(|_, until| *until > now);
         for (node, key) in late {
             tracing::info!(%node, kind = key.kind.as_str_name(), number = key.number, "task shows no result");
             self.failed(node, key, now);
@@ -266,7 +281,8 @@ impl Tasks {
 
     fn count_done(&mut self, order: &Order) {
         match order {
-            Order::Copy { bytes, to_balance, .. } => {
+            Order::Copy { container, bytes, to_balance, .. } => {
+                self.awaited.remove(container);
                 self.copies_done += 1;
                 self.moved_containers += u64::from(*to_balance);
                 self.moved_bytes += if *to_balance { *bytes } else { 0 };
@@ -375,6 +391,10 @@ mod tests {
         tasks.ask(NODE, copy(2), now);
         tasks.report(NODE, report(1, 0, "no route"), now);
         assert_eq!((tasks.count_of(NODE), tasks.copies().from(NodeId(2))), (1, 1));
+        let awaits =
+            |tasks: &Tasks, at| [1, 2].map(|container| tasks.awaits_copy(ContainerId(container), at));
+        assert_eq!(awaits(&tasks, now + AVOID_FOR), [true, false], "it is to be asked for again");
+        assert_eq!(awaits(&tasks, now + COPY_AWAITED_FOR), [false, false]);
         settle(&mut tasks, now, true);
         assert_eq!((tasks.copies_done, tasks.moved_containers, tasks.moved_bytes), (1, 1, 7));
     }
@@ -383,7 +403,8 @@ mod tests {
     fn a_deletion_is_not_forgotten_as_long_as_its_node_is_told() {
         let start = Instant::now();
         let mut tasks = Tasks::default();
-        let order = Order::Delete { container: ContainerId(1), beside: 3 };
+        let order =
+            Order::Delete { replica: DeleteReplica { container: 1, ..Default::default() }, beside: 3 };
         let key = order.key();
         tasks.ask(NODE, order, start);
         let mut now = start;

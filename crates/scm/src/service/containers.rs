@@ -11,9 +11,9 @@ use crate::world::World;
 use proto::scm::{
     AcceptContainerLossCommand, AcceptContainerLossRequest, AcceptContainerLossResponse,
     AllocateContainerCommand, AllocateContainerRequest, AllocateContainerResponse, CloseContainerRequest,
-    ContainerInfo, ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DropReplicaRequest,
-    ListContainersRequest, ListContainersResponse, LocateContainersRequest, LocateContainersResponse,
-    NodeAddress, NodeState, ReplicaInfo, TaskKind, scm_command::Command,
+    ContainerInfo, ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DeleteReplica,
+    DropReplicaRequest, ListContainersRequest, ListContainersResponse, LocateContainersRequest,
+    LocateContainersResponse, NodeAddress, NodeState, ReplicaInfo, TaskKind, scm_command::Command,
 };
 use proto::{Code, Failure};
 use std::ops::Bound;
@@ -100,9 +100,9 @@ pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Res
             let why = "replication is off, and no replica is deleted: flotilla admin replication start";
             return Err(Failure::new(Code::NotYet, why));
         }
-        let beside = check_dropped(container, node, world, &replication.tasks)?;
+        let deletion = dropping(container, node, world, &replication.tasks)?;
         warn!(%container, %node, "an operator drops a replica, with what only it has");
-        replication.tasks.ask(node, Order::Delete { container, beside }, world.now);
+        replication.tasks.ask(node, deletion, world.now);
         Ok(())
     })
 }
@@ -137,13 +137,13 @@ pub(super) async fn accept_loss(
 
 /// Refuses to drop a replica where that would leave no good one, and one that is no trouble, or is put right
 /// without anybody. Replicas are dropped one after the other, so that each is decided on what the one before
-/// has left. Answers how many good ones must be beside it for as long as it is not deleted.
-fn check_dropped(
+/// has left. The deletion is of the replica as it is now.
+fn dropping(
     container: ContainerId,
     node: NodeId,
     world: &World<'_>,
     tasks: &Tasks,
-) -> Result<usize, Failure> {
+) -> Result<Order, Failure> {
     let none =
         || Failure::new(Code::NotFound, format!("container {container} has no replica on node {node}"));
     let known = replication::known(container, world).ok_or_else(none)?;
@@ -175,7 +175,9 @@ fn check_dropped(
         return Err(Failure::invalid("a log still reads that replica: its pipeline is not over there"));
     }
     match world.node_views().get(&node) {
-        Some(view) if view.state == NodeState::NodeHealthy => Ok(beside),
+        Some(view) if view.state == NodeState::NodeHealthy => {
+            Ok(Order::Delete { replica: DeleteReplica::of(replica), beside })
+        }
         _ => Err(Failure::invalid(format!("node {node} does not speak: nobody could delete it there"))),
     }
 }
@@ -331,9 +333,13 @@ mod tests {
                 nodes.report_containers(NodeId(of), report);
             }
             let world = World::of(&tables, &nodes, Oms::silent(), now, 0, false);
-            let checked = check_dropped(ContainerId(1), NodeId(node), &world, &tasks.borrow());
+            let checked = dropping(ContainerId(1), NodeId(node), &world, &tasks.borrow());
+            let there = replicas.iter().find(|(on, _)| *on == node);
             match expect {
-                None => assert_eq!(checked, Ok(1)),
+                None => {
+                    let replica = DeleteReplica::of(there.expect("it is there").1);
+                    assert_eq!(checked, Ok(Order::Delete { replica, beside: 1 }));
+                }
                 Some(text) => {
                     let failure = checked.unwrap_err();
                     assert!(failure.message.contains(text), "{failure:?}");
@@ -350,7 +356,8 @@ mod tests {
         check(&[(1, &one), (2, &one), (3, &read)], 3, Some("a log still reads"));
 
         // Dropped one after the other, all replicas could go.
-        tasks.borrow_mut().ask(NodeId(3), Order::Delete { container: ContainerId(1), beside: 1 }, now);
+        let deletion = Order::Delete { replica: DeleteReplica::of(&two), beside: 1 };
+        tasks.borrow_mut().ask(NodeId(3), deletion, now);
         check(&[(1, &one), (2, &one), (3, &two)], 3, None);
         check(&[(1, &one), (2, &one), (3, &two)], 1, Some("another replica of it is being deleted"));
         tasks.take();
@@ -359,7 +366,7 @@ mod tests {
         now += 2 * second;
         nodes.see(NodeId(3), vec![], now);
         let world = World::of(&tables, &nodes, Oms::silent(), now, 0, false);
-        let failure = check_dropped(ContainerId(1), NodeId(3), &world, &tasks.borrow()).unwrap_err();
+        let failure = dropping(ContainerId(1), NodeId(3), &world, &tasks.borrow()).unwrap_err();
         assert!(failure.message.contains("good replica of it"), "{failure:?}");
     }
 
@@ -384,11 +391,11 @@ mod tests {
         );
         nodes.tell(1, vec![ContainerReplica { container: 2, committed_index: 9, ..good_replica() }], now);
         let check = |tables: &Tables| {
-            check_dropped(ContainerId(2), NodeId(1), &World::at(tables, &nodes, now), &Tasks::default())
+            dropping(ContainerId(2), NodeId(1), &World::at(tables, &nodes, now), &Tasks::default())
         };
         let refused = check(&tables).unwrap_err();
         assert!(refused.message.contains("it shows where its node's log ended"), "{refused:?}");
         settle(&mut tables, 1, ContainerState::ContainerClosed);
-        assert_eq!(check(&tables), Ok(0));
+        assert!(matches!(check(&tables), Ok(Order::Delete { beside: 0, .. })));
     }
 }
