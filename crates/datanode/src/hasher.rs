@@ -60,6 +60,7 @@ impl Hasher {
                 continue;
             };
             self.last = container;
+            self.disk.hashes_wanted.lock().expect("no holder panics").remove(&container);
             if let Err(failure) = self.hash_marking(container).await {
                 // A container that was compacted meanwhile is read again: its hash is the same.
                 if matches!(failure.downcast_ref(), Some(ReadError::Compacted(_))) {
@@ -88,7 +89,7 @@ impl Hasher {
             (lacks && is_good).then_some(*container)
         });
         let mut wanted = self.disk.hashes_wanted.lock().expect("no holder panics");
-        wanted.retain(|container| lacking.binary_search(container).is_ok());
+        wanted.retain(|container| lacking.binary_search(container).is_ok()); // others are gone, or read
         let lately = self.disk.deleted_lately.lock().expect("no holder panics");
         let quiet = lacking.into_iter().filter(|container| !lately.contains_key(container));
         quiet.min_by_key(|container| (!wanted.contains(container), *container <= self.last, *container))
@@ -162,5 +163,33 @@ impl Hasher {
     async fn look_again(&self, container: ContainerId) {
         self.disk.inventory.look_again(self.disk.id, container);
         sleep(CHANGED_WAIT).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::tests::open;
+    use crate::inventory::Replica;
+    use crate::offline::tests::Left;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_others_wait_for_comes_first_and_the_rest_in_turn() {
+        let left = Left::of_small_blocks().await.copy();
+        let disk = open(&left).await;
+        for container in (1..=4).map(ContainerId) {
+            disk.inventory.put_read(container, Replica::of_test(disk.id), disk.inventory.removals());
+        }
+        let mut hasher = Hasher::new(disk.clone());
+        let mut after = |last: u64| {
+            hasher.last = ContainerId(last);
+            hasher.next().expect("none has been read").0
+        };
+        assert_eq!([0, 1, 3, 4].map(&mut after), [1, 2, 4, 1]);
+        disk.hashes_wanted.lock().unwrap().extend([ContainerId(3), ContainerId(9)]);
+        assert_eq!([0, 3, 4].map(&mut after), [3, 3, 3]);
+        assert_eq!(disk.hashes_wanted.lock().unwrap().len(), 1, "there is no container 9");
+        disk.deleted_lately.lock().unwrap().insert(ContainerId(3), Instant::now());
+        assert_eq!([0, 2, 4].map(&mut after), [1, 4, 1], "it is not quiet yet");
     }
 }

@@ -15,12 +15,14 @@ pub(crate) struct Advance {
     since: Instant,
     /// An index that it had [`STANDS_STILL_MAX`] ago, or longer: 0 where that is not known.
     earlier: u64,
+    /// The moment and the index that `earlier` becomes next.
     sampled: (Instant, u64),
 }
 
 impl Advance {
+    /// The advance of a replica that is heard of again. One that has lost what it had begins anew.
     pub(crate) fn next(before: Option<&Advance>, index: u64, now: Instant) -> Advance {
-        let Some(before) = before else {
+        let Some(before) = before.filter(|before| before.index <= index) else {
             return Advance { index, since: now, earlier: 0, sampled: (now, index) };
         };
         let since = if before.index == index { before.since } else { now };
@@ -34,7 +36,8 @@ impl Advance {
     /// long, though the leader has had some for as long.
     pub(crate) fn lacks(&self, leader: &Advance, now: Instant) -> Option<u64> {
         let stands = now.saturating_duration_since(self.since) >= STANDS_STILL_MAX;
-        (stands && self.index < leader.earlier).then(|| leader.index - self.index)
+        let lacks = leader.index.checked_sub(self.index).filter(|lacks| *lacks > 0);
+        lacks.filter(|_| stands && self.index < leader.earlier)
     }
 }
 
@@ -60,5 +63,7 @@ mod tests {
         assert_eq!(lacks, second - 10);
         let comes = (3800..4000).find_map(|second| hear(second, second, second - 3000));
         assert_eq!(comes, None, "it comes on");
+        let lost = (4000..4200).find_map(|second| hear(second, 50, 60));
+        assert_eq!(lost, None, "the leader has lost what it had");
     }
 }

@@ -439,13 +439,15 @@ pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupReco
         let found = record.members.iter().find(|member| urgency(world, member) == wanted);
         found.map(on)
     };
-    let is_alone = Loads::of(world).candidates(world, group, &record.members).is_empty();
-    let place = if is_alone { "no other OM can take its place" } else { "another one takes its place" };
+    let place = || match Loads::of(world).candidates(world, group, &record.members).is_empty() {
+        true => "no other OM can take its place",
+        false => "another one takes its place",
+    };
     if let Some(om) = of(Urgency::Dead) {
-        return Some(format!("{om} is dead, and {place}"));
+        return Some(format!("{om} is dead, and {}", place()));
     }
     if let Some(om) = of(Urgency::Leaves) {
-        return Some(format!("{om} is to be emptied, and {place}"));
+        return Some(format!("{om} is to be emptied, and {}", place()));
     }
     if leader.voters() != OmReplica::all(&record.members) || !leader.is_settled() {
         let joiner = record.members.iter().find_map(|member| {
@@ -455,8 +457,7 @@ pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupReco
         let why = joiner.or(refused).map_or(String::new(), |why| format!(": {why}"));
         return Some(format!("its members are changing{why}"));
     }
-    let advance = world.oms.replica(leader.om, group).map(|heard| heard.advance);
-    record.members.iter().find_map(|member| problem_of_member(world, record, member, advance))
+    record.members.iter().find_map(|member| problem_of_member(world, record, member, leader.advance()))
 }
 
 /// The reason why a member is not as it is to be, beside a leader that has come so far.
@@ -464,7 +465,7 @@ fn problem_of_member(
     world: &World<'_>,
     record: &OmGroupRecord,
     member: &OmMemberRecord,
-    leader: Option<Advance>,
+    leader: &Advance,
 ) -> Option<String> {
     let om = NodeId(member.om);
     if !is_healthy(world, om) {
@@ -475,7 +476,7 @@ fn problem_of_member(
             Some(format!("the replica on OM {om} does not run: {}", heard.report.why))
         }
         Some(heard) if heard.report.replica == member.replica => {
-            let lacks = heard.advance.lacks(&leader?, world.now)?;
+            let lacks = heard.advance.lacks(leader, world.now)?;
             Some(format!(
                 "OM {om} lacks {lacks} changes and has taken none for a minute: it takes in a snapshot, or \
                  cannot; its log says why"

@@ -1,5 +1,6 @@
 //! Groups of names, as the reports of their replicas show them.
 
+use crate::advance::Advance;
 use crate::oms::ReplicaHeard;
 use crate::tables::{OmReplica, om_duty};
 use crate::world::World;
@@ -22,6 +23,10 @@ impl<'a> OmLeader<'a> {
 
     pub(crate) fn replica(&self) -> OmReplica {
         OmReplica { replica: self.report().replica, om: self.om.0 }
+    }
+
+    pub(crate) fn advance(&self) -> &'a Advance {
+        &self.heard.advance
     }
 
     /// Whether the members that the leader has are the group's, for good and with no others on the way.

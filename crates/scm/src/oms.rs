@@ -55,7 +55,12 @@ pub(crate) struct ReplicaHeard {
 }
 
 impl ReplicaHeard {
-    fn of(report: OmReplicaReport, before: Option<&ReplicaHeard>, now: Instant) -> ReplicaHeard {
+    fn of(
+        report: OmReplicaReport,
+        before: Option<&ReplicaHeard>,
+        was_silent: bool,
+        now: Instant,
+    ) -> ReplicaHeard {
         // A leader's log only grows in its term: an entry that it has had since then is where it was.
         let membership = |report: &OmReplicaReport| {
             let members: Vec<_> = report.members.iter().map(voter).collect();
@@ -68,7 +73,9 @@ impl ReplicaHeard {
         let is_late = before.is_some_and(|before| end(&report) < end(&before.report));
         let closed_before = before.and_then(|before| before.closed_since);
         let closed_since = (!report.why.is_empty()).then(|| closed_before.unwrap_or(now));
-        let advance = Advance::next(before.map(|before| &before.advance), report.applied_index, now);
+        // While its OM was silent nobody knows whether it stood still.
+        let advanced = before.filter(|_| !was_silent).map(|before| &before.advance);
+        let advance = Advance::next(advanced, report.applied_index, now);
         ReplicaHeard { report, members_at, is_late, closed_since, advance }
     }
 
@@ -114,7 +121,7 @@ impl Oms {
             replicas: BTreeMap::new(),
         });
         let heard = |report: OmReplicaReport| {
-            (report.group, ReplicaHeard::of(report.clone(), before.get(&report.group), now))
+            (report.group, ReplicaHeard::of(report.clone(), before.get(&report.group), was_silent, now))
         };
         let replicas: BTreeMap<u64, ReplicaHeard> = replicas.into_iter().map(heard).collect();
         let changed =

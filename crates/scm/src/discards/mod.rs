@@ -45,7 +45,7 @@ const UNEQUAL_LOOKS: usize = 256;
 /// The most orders to discard that a node is told with one heartbeat: 1.2 MB. It carries out as many of a
 /// kind at a time.
 const ORDERS_PER_NODE_MAX: usize = 8;
-/// The most of them that are portions: the others are for replicas that lack discards.
+/// The most of them that are portions: replicas that lack discards have places, too.
 const PORTIONS_PER_NODE_MAX: usize = 6;
 /// A node that failed at a container is not told the same again for this long.
 const AVOID_FOR: Duration = Duration::from_secs(60);
@@ -302,7 +302,7 @@ impl Discards {
         if let Some(since) = world.now.checked_sub(FORGOTTEN_AFTER) {
             self.waiting.retain(|_, waiting| waiting.expire(since));
         }
-        let mut rolls = Vec::new();
+        let (mut rolls, mut ready) = (Vec::new(), BTreeMap::new());
         let mut waiting = std::mem::take(&mut self.waiting);
         for waiting in waiting.values_mut() {
             let is_at_rest = waiting.remembered() == 0 && waiting.unheard() == 0;
@@ -310,7 +310,14 @@ impl Discards {
                 continue;
             }
             waiting.standing = match look_at(waiting, world, tasks) {
-                Ok(clear) => self.advance(waiting, &clear),
+                Ok(clear) => {
+                    let standing = self.advance(waiting, &clear);
+                    let awaits_copy = tasks.awaits_copy(waiting.container, world.now);
+                    if waiting.portion.is_none() && !awaits_copy {
+                        ready.insert(waiting.container, clear);
+                    }
+                    if awaits_copy { awaits() } else { standing }
+                }
                 Err(standing) => standing,
             };
             if waiting.standing.state == DiscardState::DiscardOpen
@@ -319,7 +326,7 @@ impl Discards {
                 rolls.push(waiting.container);
             }
         }
-        self.begin_portions(&mut waiting, world, tasks);
+        self.begin_portions(&mut waiting, &ready);
         for container in self.unequal_now(&told) {
             let has_portion = waiting.get(&container).is_some_and(|waiting| waiting.portion.is_some());
             if let Some(clear) = clear(container, world, tasks).ok().filter(|_| !has_portion) {
@@ -369,29 +376,28 @@ impl Discards {
         takes.filter(|container| self.unequal.contains(container)).chain(next).collect()
     }
 
-    /// Begins portions of containers that nothing is in the way of, as many as nodes may be told. Each
-    /// container has its turn, however many blocks others have.
+    /// Begins portions of containers that are ready for one, as many as nodes may be told. Each container has
+    /// its turn, however many blocks others have.
     fn begin_portions(
         &mut self,
         waiting: &mut BTreeMap<ContainerId, Waiting>,
-        world: &World<'_>,
-        tasks: &Tasks,
+        ready: &BTreeMap<ContainerId, Clear<'_>>,
     ) {
-        let after = waiting.range((Bound::Excluded(self.last_begun), Bound::Unbounded));
-        let in_turn = after.chain(waiting.range(..=self.last_begun));
-        let due = in_turn.filter(|(_, waiting)| waiting.portion.is_none() && waiting.remembered() > 0);
-        let due: Vec<ContainerId> = due.map(|(container, _)| *container).collect();
-        for container in due {
-            let Ok(clear) = clear(container, world, tasks) else { continue };
-            if !clear.is_equal() || !self.has_room(&clear) {
+        let begun = self.last_begun;
+        let after = ready.range((Bound::Excluded(begun), Bound::Unbounded));
+        for (&container, clear) in after.chain(ready.range(..=begun)) {
+            let Some(waiting) = waiting.get_mut(&container).filter(|waiting| waiting.remembered() > 0) else {
+                continue;
+            };
+            let has_failed = |(node, _): &(NodeId, _)| self.failed.contains_key(&(container, *node));
+            if !clear.is_equal() || !self.has_room(clear) || clear.replicas.iter().any(has_failed) {
                 continue;
             }
-            let waiting = waiting.get_mut(&container).expect("it is due");
             self.portions += 1;
             self.last_begun = container;
             let number = (self.term.0 << 32) + self.portions;
             let portion = Portion { number, blocks: waiting.next(), acked: BTreeSet::new() };
-            self.tell_portion(container, waiting.portion.insert(portion), &clear);
+            self.tell_portion(container, waiting.portion.insert(portion), clear);
         }
     }
 
@@ -442,15 +448,23 @@ impl Discards {
         let container = match &order {
             Told::Discard { container, .. } | Told::Take { container, .. } => *container,
         };
-        let told = self.told.entry(node).or_default();
-        if told.len() < ORDERS_PER_NODE_MAX && !self.failed.contains_key(&(container, node)) {
-            told.push(order);
+        let may_tell = match &order {
+            Told::Discard { .. } => self.has_place(node),
+            Told::Take { .. } => self.told.get(&node).map_or(0, Vec::len) < ORDERS_PER_NODE_MAX,
+        };
+        if may_tell && !self.failed.contains_key(&(container, node)) {
+            self.told.entry(node).or_default().push(order);
         }
     }
 
+    /// Whether the node may be told another portion. Portions are told before anything else.
+    fn has_place(&self, node: NodeId) -> bool {
+        let told = self.told.get(&node).into_iter().flatten();
+        told.filter(|told| matches!(told, Told::Discard { .. })).count() < PORTIONS_PER_NODE_MAX
+    }
+
     fn has_room(&self, clear: &Clear<'_>) -> bool {
-        let told = |node: &NodeId| self.told.get(node).map_or(0, Vec::len);
-        clear.replicas.iter().all(|(node, _)| told(node) < PORTIONS_PER_NODE_MAX)
+        clear.replicas.iter().all(|(node, _)| self.has_place(*node))
     }
 
     /// Whether an open container is to be closed for the sake of the blocks that are dead in it: they are
@@ -542,6 +556,11 @@ fn look_at<'a>(
 ) -> Result<Clear<'a>, DiscardStanding> {
     waiting.take_counted(&counted(waiting.container, world, tasks));
     clear(waiting.container, world, tasks)
+}
+
+fn awaits() -> DiscardStanding {
+    let why = "a copy of it has failed, and is to be made first";
+    DiscardStanding::because(DiscardState::DiscardTroubled, why)
 }
 
 fn busy(why: String) -> DiscardStanding {

@@ -83,7 +83,7 @@ pub(super) fn clear<'a>(
         ContainerState::ContainerClosed => {}
     }
     silent(world).map_or(Ok(()), Err)?;
-    moving(&known, world, tasks).map_or(Ok(()), Err)?;
+    moving(&known, tasks).map_or(Ok(()), Err)?;
     let there = known.replicas.iter().filter(|(node, _)| !is_dead(*node, world));
     let replicas: Vec<(NodeId, &ContainerReplica)> = there.copied().collect();
     // A dead node may come back with blocks that were discarded meanwhile. They are discarded there, too, as
@@ -141,7 +141,7 @@ fn silent(world: &World<'_>) -> Option<DiscardStanding> {
 }
 
 /// The standing of a container whose replicas come or go.
-fn moving(known: &ContainerView<'_>, world: &World<'_>, tasks: &Tasks) -> Option<DiscardStanding> {
+fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<DiscardStanding> {
     let container = ContainerId(known.record.container);
     if let Some(node) = known.behind.first() {
         let why = "its log has not come to the end of the container";
@@ -154,12 +154,7 @@ fn moving(known: &ContainerView<'_>, world: &World<'_>, tasks: &Tasks) -> Option
         asked(TaskKind::TaskDelete)
             .map(|node| DiscardStanding::troubled("its replica there is being deleted", node))
     };
-    let awaited = || {
-        let why = "a copy of it has failed, and is to be made first";
-        let awaits = tasks.awaits_copy(container, world.now);
-        awaits.then(|| DiscardStanding::because(DiscardState::DiscardTroubled, why))
-    };
-    copied.or_else(deleted).or_else(awaited)
+    copied.or_else(deleted)
 }
 
 /// The obstacle on one node, if there is one.

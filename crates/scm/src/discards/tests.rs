@@ -253,15 +253,6 @@ fn in_doubt_nothing_is_discarded() {
     );
     check(&|played| (1..=3).for_each(|node| played.hear(node, None)), DiscardTroubled);
     check(&|played| played.tasks.ask(NodeId(2), deletion(), played.now), DiscardTroubled);
-    let copy_has_failed = |played: &mut Played| {
-        let (container, pipeline, hash) = (CONTAINER, PipelineId(1), String::new());
-        let copy = Order::Copy { container, pipeline, sources: vec![], hash, bytes: 1, to_balance: false };
-        played.tasks.ask(NodeId(4), copy, played.now);
-        let (kind, failed) = (TaskKind::TaskCopy as i32, "its hash is not computed yet".to_owned());
-        let report = TaskReport { container: CONTAINER.0, kind, failed, ..TaskReport::default() };
-        played.tasks.report(NodeId(4), vec![report], played.now);
-    };
-    check(&copy_has_failed, DiscardTroubled);
     check(&|played| played.nodes.replicas_mut().expect_full_report(NodeId(2)), DiscardAway);
     let silent = |played: &mut Played| {
         played.now += 2 * second;
@@ -481,6 +472,26 @@ fn only_so_many_blocks_are_remembered() {
     assert_eq!(played.discards.remembered(), 0);
 }
 
+/// Each discard takes a source's hash away, without which it is not copied.
+#[test]
+fn where_a_copy_has_failed_another_one_is_made_before_anything_is_discarded() {
+    let mut played = Played::closed();
+    let (container, pipeline, hash) = (CONTAINER, PipelineId(1), String::new());
+    let copy = Order::Copy { container, pipeline, sources: vec![], hash, bytes: 1, to_balance: false };
+    played.tasks.ask(NodeId(4), copy.clone(), played.now);
+    let (kind, failed) = (TaskKind::TaskCopy as i32, "its hash is not computed yet".to_owned());
+    let report = TaskReport { container: CONTAINER.0, kind, failed, ..TaskReport::default() };
+    played.tasks.report(NodeId(4), vec![report], played.now);
+    played.ask(&names(0..9));
+    played.look();
+    assert_eq!(played.heard(1), []);
+    assert_eq!(played.state(&names(0..9)), DiscardState::DiscardTroubled);
+    played.tasks.ask(NodeId(4), copy, played.now);
+    played.tasks.settle(played.now, Duration::MAX, |_, _| true, |_, _| false);
+    played.look();
+    assert!(matches!(played.heard(1)[..], [Heard::Discard(_, 9)]), "{:?}", played.heard(1));
+}
+
 /// Blocks that had to wait took the place of all others.
 #[test]
 fn what_something_is_in_the_way_of_makes_room() {
@@ -499,7 +510,7 @@ fn what_something_is_in_the_way_of_makes_room() {
 }
 
 #[test]
-fn each_container_has_its_turn_and_two_places_are_left_for_others() {
+fn each_container_has_its_turn() {
     const COUNT: u64 = 20;
     let mut played = Played::closed_all(COUNT);
     let mut begun = BTreeSet::new();
@@ -529,6 +540,44 @@ fn each_container_has_its_turn_and_two_places_are_left_for_others() {
         }
     }
     panic!("{} of {COUNT} containers had a turn", begun.len());
+}
+
+/// Where one node failed at all of them, portions of all containers were remembered.
+#[test]
+fn a_node_that_fails_at_everything_has_few_portions_begun_and_leaves_places_for_takes() {
+    const COUNT: u64 = 40;
+    let mut played = Played::closed_all(COUNT);
+    for _ in 0..COUNT {
+        for container in (1..=COUNT).map(ContainerId) {
+            let Played { tables, nodes, tasks, discards, now } = &mut played;
+            let blocks = names(0..10).into_iter().map(|name| BlockName { container, ..name });
+            let unused = [Unused { container, blocks: blocks.collect(), bytes: 0 }];
+            discards.ask(GROUP, &unused, &World::at(tables, nodes, *now), tasks);
+        }
+        played.look_once();
+        for container in 1..=COUNT {
+            let (kind, failed) = (TaskKind::TaskDiscard as i32, "no index".to_owned());
+            let report = TaskReport { container, kind, failed, ..TaskReport::default() };
+            played.discards.report(NodeId(2), &[report], played.now);
+        }
+    }
+    let has_portion = |waiting: &&Waiting| waiting.portion.is_some();
+    assert_eq!(played.discards.waiting().filter(has_portion).count(), PORTIONS_PER_NODE_MAX);
+    // All replicas on node 2 lack something.
+    played.now += AVOID_FOR;
+    let more = (1..=COUNT).map(|container| ContainerReplica { container, ..discarded(1, 1) });
+    let less = (1..=COUNT).map(|container| ContainerReplica { container, ..good() });
+    [1, 3].into_iter().for_each(|node| played.hear(node, more.clone()));
+    played.hear(2, less);
+    let Played { tables, nodes, discards, now, .. } = &mut played;
+    let world = World::at(tables, nodes, *now);
+    for container in (1..=COUNT).map(ContainerId) {
+        discards.look(&known(container, &world).expect("it is there"), &world);
+    }
+    played.look_once();
+    let heard = played.heard(2);
+    let takes = heard.iter().filter(|heard| matches!(heard, Heard::Take(_))).count();
+    assert_eq!((heard.len(), takes), (ORDERS_PER_NODE_MAX, ORDERS_PER_NODE_MAX - PORTIONS_PER_NODE_MAX));
 }
 
 /// What no name ever had is found in closed containers alone.

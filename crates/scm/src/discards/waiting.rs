@@ -114,9 +114,10 @@ impl Waiting {
         is_any
     }
 
-    /// Forgets the blocks that are to go, but for those that nodes were told of.
+    /// Forgets the blocks that are to go, also those that nodes were told of.
     pub(super) fn forget_blocks(&mut self) {
         self.blocks.clear();
+        self.portion = None;
     }
 
     /// The next blocks that nodes are to be told to discard.

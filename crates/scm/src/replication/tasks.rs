@@ -14,8 +14,9 @@ use types::{ContainerId, NodeId, PipelineId};
 /// may have passed.
 const AVOID_FOR: Duration = Duration::from_secs(60);
 
-/// The time for which a container of which a copy has failed is left as it is. Another copy is asked for
-/// within that: what is discarded meanwhile would take its source's hash away, and the copy would fail again.
+/// The time for which a container that lacks a replica is left as it is when a copy of it has failed. Another
+/// one is asked for within that, most times: what is discarded meanwhile takes its source's hash away, and
+/// the copy would fail again.
 const COPY_AWAITED_FOR: Duration = Duration::from_secs(120);
 
 /// The time after which a deletion that a node is not told of any more is over: a node follows no order that
@@ -140,10 +141,19 @@ impl Order {
 }
 
 impl Tasks {
-    /// Asks the node, which is told so from now on. Asking again for what is asked already changes nothing.
+    /// Asks the node, which is told so from now on. Asking again for what is asked already changes nothing,
+    /// unless another replica is to be deleted than was.
     pub(crate) fn ask(&mut self, node: NodeId, order: Order, now: Instant) {
         let asked = Asked { order, since: now, told: now, progress: now, report: None };
-        self.asked.entry(node).or_default().entry(asked.order.key()).or_insert(asked);
+        let is_another = |before: &Order| match (before, &asked.order) {
+            (Order::Delete { replica: before, .. }, Order::Delete { replica, .. }) => before != replica,
+            _ => false,
+        };
+        let of_node = self.asked.entry(node).or_default();
+        let key = asked.order.key();
+        if of_node.get(&key).is_none_or(|before| is_another(&before.order)) {
+            of_node.insert(key, asked);
+        }
     }
 
     pub(crate) fn of(&self, node: NodeId) -> impl Iterator<Item = &Asked> {
@@ -210,8 +220,9 @@ impl Tasks {
             let Some(asked) = of_node.get_mut(&key) else { continue };
             if !report.failed.is_empty() {
                 tracing::info!(%node, kind = key.kind.as_str_name(), number, why = report.failed, "task failed");
+                let order = asked.order.clone();
                 of_node.remove(&key);
-                self.failed(node, key, now);
+                self.failed(node, &order, now);
                 continue;
             }
             if asked.report.as_ref().is_none_or(|before| before.bytes_done != report.bytes_done) {
@@ -229,13 +240,15 @@ impl Tasks {
         self.avoid.iter().filter(is_copy).count()
     }
 
-    fn failed(&mut self, node: NodeId, key: OrderKey, now: Instant) {
-        if key.kind == TaskKind::TaskCopy {
+    fn failed(&mut self, node: NodeId, order: &Order, now: Instant) {
+        if let Order::Copy { container, to_balance, .. } = order {
             self.copies_failed += 1;
-            self.awaited.insert(ContainerId(key.number), now + COPY_AWAITED_FOR);
+            if !to_balance {
+                self.awaited.insert(*container, now + COPY_AWAITED_FOR);
+            }
         }
-        if key.kind != TaskKind::TaskMoveLeader {
-            self.avoid.insert((node, key), now + AVOID_FOR);
+        if !matches!(order, Order::MoveLeader { .. }) {
+            self.avoid.insert((node, order.key()), now + AVOID_FOR);
         }
     }
 
@@ -264,7 +277,7 @@ impl Tasks {
                 }
                 let is_late = !is_deletion && now.saturating_duration_since(asked.progress) >= within;
                 if is_late {
-                    late.push((*node, *key));
+                    late.push((*node, asked.order.clone()));
                 }
                 !is_late
             });
@@ -272,9 +285,10 @@ impl Tasks {
         self.asked.retain(|_, of_node| !of_node.is_empty());
         self.avoid.retain(|_, until| *until > now);
         self.awaited.retain(|_, until| *until > now);
-        for (node, key) in late {
-            tracing::info!(%node, kind = key.kind.as_str_name(), number = key.number, "task shows no result");
-            self.failed(node, key, now);
+        for (node, order) in late {
+            let OrderKey { kind, number } = order.key();
+            tracing::info!(%node, kind = kind.as_str_name(), number, "task shows no result");
+            self.failed(node, &order, now);
         }
         done.iter().for_each(|order| self.count_done(order));
     }
@@ -343,6 +357,7 @@ mod tests {
     const NODE: NodeId = NodeId(1);
     const WITHIN: Duration = Duration::from_secs(120);
 
+    /// A copy to balance if the number is even.
     fn copy(container: u64) -> Order {
         Order::Copy {
             container: ContainerId(container),
@@ -350,7 +365,7 @@ mod tests {
             sources: vec![NodeId(2)],
             hash: String::new(),
             bytes: 7,
-            to_balance: true,
+            to_balance: container.is_multiple_of(2),
         }
     }
 
@@ -397,6 +412,28 @@ mod tests {
         assert_eq!(awaits(&tasks, now + COPY_AWAITED_FOR), [false, false]);
         settle(&mut tasks, now, true);
         assert_eq!((tasks.copies_done, tasks.moved_containers, tasks.moved_bytes), (1, 1, 7));
+        tasks.ask(NODE, copy(1), now);
+        settle(&mut tasks, now, true);
+        assert_eq!((tasks.copies_done, tasks.moved_containers), (2, 1));
+        assert_eq!(awaits(&tasks, now), [false, false], "it is made");
+        tasks.ask(NODE, copy(2), now);
+        tasks.report(NODE, report(2, 0, "no hash"), now);
+        assert_eq!(awaits(&tasks, now), [false, false], "nobody waits for one that balances");
+    }
+
+    #[test]
+    fn a_deletion_of_another_replica_takes_the_place_of_one() {
+        let now = Instant::now();
+        let mut tasks = Tasks::default();
+        let delete = |last_index| Order::Delete {
+            replica: DeleteReplica { container: 1, last_index, ..Default::default() },
+            beside: 1,
+        };
+        for last_index in [7, 9] {
+            tasks.ask(NODE, delete(last_index), now);
+            let asked: Vec<Order> = tasks.of(NODE).map(|asked| asked.order.clone()).collect();
+            assert_eq!(asked, [delete(last_index)]);
+        }
     }
 
     #[test]
