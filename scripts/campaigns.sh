@@ -101,7 +101,7 @@ The same as tests, once each:  ./dev test kvnode/drills
 
 cluster: SCM, OM, three to five datanodes and a gateway as processes, under load from S3, lose something: lost-node (kill -9 of a datanode for good, then
 another one is decommissioned), lost-majority (two datanodes for good, `accept-loss`), lost-good (two of three for good, after they closed what the third one lacks), pulled-disk (its directory is removed, under a running and under a stopped datanode), corruption (a bit
-changes in a closed segment), full-disk, full-store (all of them at once) and read-only-disk (an ext4 of its own, where this may be mounted), power-cut (kill -9 of everything at once),
+changes in a closed segment), bad-everywhere (in each of three replicas, in different blocks), full-disk, full-store (all of them at once) and read-only-disk (an ext4 of its own, where this may be mounted), power-cut (kill -9 of everything at once),
 lost-scm, lost-scm-leader (of three, and a datanode with it), lost-scm-tail (a forced reset from a member that was away), lost-log (a member's
 `hard-state`, while another one is away for longer than SCM waits), cut-leader (with chunks that nobody acknowledges, then it is the only one that is left), old-copy (of a disk, beside a member that was away: they lead without the one that has more), old-copies (the same with many
 small containers: the others have never heard of some), full-follower (for good; then a node is lost), full-and-lost (both at once: nobody can commit), two-left (of three; then an empty third one comes),

@@ -17,11 +17,12 @@ pub(crate) struct Locations {
     known: Mutex<HashMap<ContainerId, Arc<Replicas>>>,
 }
 
-/// Addresses of a container's replicas, in no order that means anything.
+/// Addresses of a container's replicas.
 pub(crate) struct Replicas {
-    pub(crate) good: Vec<String>,
-    /// Addresses of replicas that may have what was acknowledged and the others lost. They are asked last.
-    pub(crate) diverged: Vec<String>,
+    /// Those that are asked first, in no order that means anything.
+    pub(crate) first: Vec<String>,
+    /// Those that may have what the first cannot give, in their order.
+    pub(crate) last: Vec<String>,
 }
 
 impl Locations {
@@ -54,12 +55,12 @@ impl Locations {
             ScmClient::new(channel).locate_containers(request).await
         });
         let answer = answer.await?;
-        let mut replicas = Replicas { good: Vec::new(), diverged: Vec::new() };
+        let mut replicas = Replicas { first: Vec::new(), last: Vec::new() };
         for location in answer.locations.into_iter().filter(|location| location.container == container.0) {
-            replicas.good.extend(addresses(location.replicas));
-            replicas.diverged.extend(addresses(location.diverged));
+            replicas.first.extend(addresses(location.replicas));
+            replicas.last.extend(addresses(location.last));
         }
-        if replicas.good.is_empty() && replicas.diverged.is_empty() {
+        if replicas.first.is_empty() && replicas.last.is_empty() {
             return Err(Failure::new(
                 Code::NotFound,
                 format!("SCM knows no replica of container {container}"),

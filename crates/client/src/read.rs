@@ -333,12 +333,12 @@ impl Reader {
     async fn next_replica(&mut self, part: &Part) -> Result<String, Failure> {
         if self.replicas.is_empty() {
             let found = self.client.locations().of(part.block.container).await?;
-            let mut good = found.good.clone();
-            good.shuffle(&mut random());
-            // The last one is asked first: what is in this process is read by a call.
-            good.sort_by_key(|address| self.client.options().local.has(address));
-            self.client.avoided().to_the_front(&mut good);
-            self.replicas = [found.diverged.clone(), good].concat();
+            let mut first = found.first.clone();
+            first.shuffle(&mut random());
+            // They are taken from the end: what is in this process is read by a call.
+            first.sort_by_key(|address| self.client.options().local.has(address));
+            self.client.avoided().to_the_front(&mut first);
+            self.replicas = found.last.iter().rev().cloned().chain(first).collect();
         }
         Ok(self.replicas.pop().expect("locations are never empty"))
     }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;
 use tonic::Request;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use types::{Backoff, Clock, NodeId};
 
 /// The pauses after a heartbeat that failed: the longest is as long as that between reports.
@@ -68,7 +68,7 @@ impl Word {
             (Heard::Foreign(_), Heard::Well) => info!("OM is of SCM's cluster"),
             (_, Heard::Well) => info!("SCM takes this OM's report"),
             (Heard::Waits(said), Heard::Waits(why)) if said == why => {}
-            (_, Heard::Waits(why)) => info!(why, "OM waits for SCM; what is here runs without it"),
+            (_, Heard::Waits(why)) => warn!(why, "OM waits for SCM; what is here runs without it"),
         }
     }
 

@@ -16,23 +16,34 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
     let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-    let Candidates { replicas, diverged } = candidates(record, pipeline, nodes, now)?;
-    // Silent nodes only when there is no other: each costs its reader a time-out.
-    let of_those_that_speak = |among: &[NodeId]| -> Vec<NodeId> {
-        let with_state = |state: NodeState| -> Vec<NodeId> {
-            among.iter().copied().filter(|node| nodes.state(*node, now) == state).collect()
-        };
-        let states = [NodeState::NodeHealthy, NodeState::NodeStale, NodeState::NodeDead];
-        states.into_iter().map(with_state).find(|found| !found.is_empty()).unwrap_or_default()
+    let Candidates { good, damaged, diverged } = candidates(record, pipeline, nodes, now)?;
+    let with_state = |among: &[NodeId], state: NodeState| -> Vec<NodeId> {
+        among.iter().copied().filter(|node| nodes.state(*node, now) == state).collect()
     };
-    let addresses = |of: &[NodeId]| view::node_addresses(tables, of_those_that_speak(of));
-    let (replicas, diverged) = (addresses(&replicas), addresses(&diverged));
-    Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas, diverged })
+    let speak = |among: &[NodeId]| with_state(among, NodeState::NodeHealthy);
+    // Silent nodes only when there is no other: each costs its reader a time-out.
+    let best = |among: &[NodeId]| {
+        let states = [NodeState::NodeHealthy, NodeState::NodeStale, NodeState::NodeDead];
+        let found = states.into_iter().map(|state| with_state(among, state));
+        found.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
+    };
+    // What is not damaged of a replica is right, and is there at once.
+    let (first, last) = match (speak(&good), speak(&damaged)) {
+        (good, damaged) if !good.is_empty() => (good, damaged),
+        (_, damaged) if !damaged.is_empty() => (damaged, best(&good)),
+        _ => (best(&good), Vec::new()),
+    };
+    let last = [last, best(&diverged)].concat();
+    let [replicas, last] = [first, last].map(|of| view::node_addresses(tables, of));
+    Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas, last })
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Candidates {
-    replicas: Vec<NodeId>,
+    /// Nodes with a good replica, or, of a container that is not closed, with one that may be.
+    good: Vec<NodeId>,
+    /// Nodes whose replica is what the container is, but for what is damaged in it.
+    damaged: Vec<NodeId>,
     /// Nodes that have, or may have, what was acknowledged and the others lost. What only such a node has is
     /// read there; whoever asks it for a block that only the others have hears that it has another one.
     diverged: Vec<NodeId>,
@@ -50,32 +61,39 @@ fn candidates(
         let replicas = nodes.replicas().of(container);
         replicas.filter(|(node, replica)| !nodes.disk_is_lost(*node, &replica.disk, now))
     };
+    let of_quality = |is_so: fn(Quality) -> bool| -> Vec<NodeId> {
+        there().filter(|(_, replica)| is_so(quality(record, replica))).map(|(node, _)| node).collect()
+    };
     let members = || leader_first(pipeline, nodes, now);
-    let found: Vec<NodeId> = match container_state(record) {
+    let (found, damaged) = match container_state(record) {
         ContainerState::ContainerDeleted => {
-            let is_all_that_is_left =
-                |(_, replica): &(NodeId, &ContainerReplica)| quality(record, replica) == Quality::Diverged;
-            let diverged: Vec<NodeId> = there().filter(is_all_that_is_left).map(|(node, _)| node).collect();
-            return (!diverged.is_empty()).then_some(Candidates { replicas: Vec::new(), diverged });
+            let diverged = of_quality(|quality| quality == Quality::Diverged);
+            let only = Candidates { good: Vec::new(), damaged: Vec::new(), diverged };
+            return (!only.diverged.is_empty()).then_some(only);
         }
         ContainerState::ContainerClosed => {
-            there().filter(|(_, replica)| quality(record, replica).is_good()).map(|(node, _)| node).collect()
+            (of_quality(Quality::is_good), of_quality(|quality| quality == Quality::Bad))
         }
-        ContainerState::ContainerQuasiClosed => there().map(|(node, _)| node).collect(),
-        ContainerState::ContainerOpen | ContainerState::Unspecified => members(),
+        ContainerState::ContainerQuasiClosed => (there().map(|(node, _)| node).collect(), Vec::new()),
+        ContainerState::ContainerOpen | ContainerState::Unspecified => (members(), Vec::new()),
     };
     // A new leader of SCM has not heard of replicas yet, or there are none: the members that had it first may
     // have something.
-    let replicas = if found.is_empty() { members() } else { found };
+    let good = match found.is_empty() {
+        true => members().into_iter().filter(|node| !damaged.contains(node)).collect(),
+        false => found,
+    };
     let is_good = |replica: &ContainerReplica| quality(record, replica).is_good();
-    let good = || there().map(|(_, replica)| replica).filter(|replica| is_good(replica));
+    let of_good = || there().map(|(_, replica)| replica).filter(|replica| is_good(replica));
     // Where the terms that are told do not reach back so far, nobody knows whether a replica has more.
-    let has_more = |(_, replica): &(NodeId, &ContainerReplica)| {
+    let has_more = |(node, replica): &(NodeId, &ContainerReplica)| {
         container_state(record) == ContainerState::ContainerClosed
             && !is_good(replica)
-            && is_shared(replica, good()) != Some(true)
+            && !damaged.contains(node)
+            && is_shared(replica, of_good()) != Some(true)
     };
-    Some(Candidates { replicas, diverged: there().filter(has_more).map(|(node, _)| node).collect() })
+    let diverged = there().filter(has_more).map(|(node, _)| node).collect();
+    Some(Candidates { good, damaged, diverged })
 }
 
 fn leader_first(pipeline: &PipelineRecord, nodes: &Nodes, now: Instant) -> Vec<NodeId> {
@@ -89,7 +107,9 @@ fn leader_first(pipeline: &PipelineRecord, nodes: &Nodes, now: Instant) -> Vec<N
 mod tests {
     use super::*;
     use crate::nodes::Silence;
-    use crate::ops::testing::{close, create, disk, end, run, three_nodes};
+    use crate::ops::testing::{
+        close, create, disk, end, good_replica, one_closed_container, run, three_nodes,
+    };
     use crate::replicas::ContainersReport;
     use proto::scm::{DiskReport, DiskState, ReplicaState, TermEnd};
     use std::time::Duration;
@@ -136,7 +156,7 @@ mod tests {
         hear(&mut nodes, 1..=3, &[2], start);
         let found = |nodes: &Nodes, seconds: u64| {
             let at = start + Duration::from_secs(seconds);
-            let mut found = candidates(&record, pipeline, nodes, at).unwrap().replicas;
+            let mut found = candidates(&record, pipeline, nodes, at).unwrap().good;
             found.sort();
             found.into_iter().map(|node| node.0).collect::<Vec<_>>()
         };
@@ -167,7 +187,7 @@ mod tests {
             nodes.report_containers(NodeId(3), report);
             candidates(&record, pipeline, &nodes, start)
         };
-        assert_eq!(found(9), Some(Candidates { replicas: vec![], diverged: vec![NodeId(3)] }));
+        assert_eq!(found(9), Some(Candidates { good: vec![], damaged: vec![], diverged: vec![NodeId(3)] }));
         assert_eq!(found(0), None);
     }
 
@@ -218,8 +238,37 @@ mod tests {
             }
             candidates(&record, pipeline, &nodes, start).unwrap()
         };
-        let good = vec![NodeId(1), NodeId(2)];
-        assert_eq!(found(9), Candidates { replicas: good.clone(), diverged: vec![NodeId(3)] }, "not known");
-        assert_eq!(found(2), Candidates { replicas: good, diverged: vec![] }, "it is shared");
+        let of = |diverged: &[u64]| Candidates {
+            good: vec![NodeId(1), NodeId(2)],
+            damaged: vec![],
+            diverged: diverged.iter().copied().map(NodeId).collect(),
+        };
+        assert_eq!(found(9), of(&[3]), "not known");
+        assert_eq!(found(2), of(&[]), "it is shared");
+    }
+
+    /// One good replica on a node that was off hid all that could be read, a bad bit in each.
+    #[test]
+    fn what_is_damaged_is_read_where_no_good_one_speaks_and_last_where_one_does() {
+        let tables = one_closed_container();
+        let start = Instant::now();
+        let found = |damaged: &[u64], silent: &[u64]| {
+            let mut nodes = Nodes::new(SILENCE, start);
+            let now = start + SILENCE.stale_after;
+            for node in 1..=3 {
+                let unhealthy = if damaged.contains(&node) { "a bad bit" } else { "" }.to_owned();
+                let replica = ContainerReplica { unhealthy, ..good_replica() };
+                let at = if silent.contains(&node) { start } else { now };
+                nodes.tell(node, vec![replica], at);
+            }
+            let found = locate(&World::at(&tables, &nodes, now), ContainerId(1)).unwrap();
+            [found.replicas, found.last].map(|of| of.iter().map(|node| node.node).collect::<Vec<_>>())
+        };
+        assert_eq!(found(&[], &[]), [vec![1, 2, 3], vec![]]);
+        assert_eq!(found(&[1], &[]), [vec![2, 3], vec![1]]);
+        assert_eq!(found(&[1, 2], &[3]), [vec![1, 2], vec![3]]);
+        assert_eq!(found(&[1, 2, 3], &[]), [vec![1, 2, 3], vec![]]);
+        assert_eq!(found(&[1], &[1, 3]), [vec![2], vec![]]);
+        assert_eq!(found(&[], &[1, 2, 3]), [vec![1, 2, 3], vec![]]);
     }
 }

@@ -237,7 +237,12 @@ impl Nodes {
         }
         let replaced = self.replaced.get(&node).map(|(_, by)| {
             let grace = self.silence.disk_lost_after.as_secs();
-            format!("node {by} speaks at its address: unless it comes back elsewhere it counts as dead after {grace} s")
+            match self.state(node, now) {
+                NodeState::NodeDead => {
+                    format!("node {by} speaks at its address; `flotilla admin datanode decommission {node}` takes it off")
+                }
+                _ => format!("node {by} speaks at its address: unless it comes back elsewhere it counts as dead after {grace} s"),
+            }
         });
         replaced.or_else(|| self.clock(node).problem())
     }
@@ -674,6 +679,7 @@ mod tests {
         nodes.replace(NodeId(1), NodeId(3), at(30));
         assert_eq!(nodes.state(NodeId(1), at(39)), NodeState::NodeStale);
         assert_eq!(nodes.state(NodeId(1), at(40)), NodeState::NodeDead);
+        assert!(nodes.problem(NodeId(1), at(40)).unwrap().contains("decommission 1"));
         nodes.see(NodeId(1), vec![], at(41));
         assert_eq!(nodes.state(NodeId(1), at(41)), NodeState::NodeHealthy, "it has moved");
     }

@@ -6,6 +6,7 @@
 //! `./dev drill cluster [--repeat N] [--only NAME]` runs them again and again.
 
 mod bad_disk;
+mod bad_everywhere;
 mod broken_path;
 mod corruption;
 mod cut_leader;
@@ -47,7 +48,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 29] = [
+const DRILLS: [(&str, Run); 30] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -60,6 +61,7 @@ const DRILLS: [(&str, Run); 29] = [
     ("lost-scm-leader", || Box::pin(async { Some(lost_scm_leader::run().await) })),
     ("lost-scm-tail", || Box::pin(async { Some(lost_scm_tail::run().await) })),
     ("lost-good", || Box::pin(async { Some(lost_good::run().await) })),
+    ("bad-everywhere", || Box::pin(async { Some(bad_everywhere::run().await) })),
     ("lost-log", || Box::pin(async { Some(lost_log::run().await) })),
     ("cut-leader", || Box::pin(async { Some(cut_leader::run().await) })),
     ("old-copy", || Box::pin(async { Some(old_copy::in_one_container().await) })),

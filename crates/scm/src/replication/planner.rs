@@ -519,7 +519,7 @@ fn plan_deletion(
         false => None,
     };
     let victim = victim?;
-    if makes_room && let Some(node) = unread_single(sorted, limits) {
+    if makes_room && let Some(node) = unread(sorted, limits) {
         let (check, kind) = (Order::Check { container, asked_ms: limits.now_ms }, TaskKind::TaskCheck);
         let asked = tasks.of(node).filter(|asked| asked.order.key().kind == kind).count();
         let may_check = asked < limits.copies_per_node_max
@@ -557,15 +557,15 @@ fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limit
         && targets(known, sorted, limits, bytes_of(known)).next().is_none()
 }
 
-/// The node of the only good replica, unless all of that was read a moment ago: a replica that is worthless
-/// as a whole may have the one block that it turns out to lack. Its hash is of the heads of its records
-/// alone.
-fn unread_single(sorted: &Sorted<'_>, limits: &Limits<'_>) -> Option<NodeId> {
-    let [(node, replica)] = sorted.firm[..] else { return None };
-    // What was asked for by a clock that was ahead has no age.
-    let age = limits.now_ms.checked_sub(replica.checked_ms).filter(|_| replica.checked_ms != 0);
-    let was_read = age.is_some_and(|age| u128::from(age) < CHECK_COUNTS_FOR.as_millis());
-    (!was_read).then_some(node)
+/// A node whose good replica was not read as a whole lately. A replica that is worthless as a whole may have
+/// the one block that all good ones turn out to lack: their hashes are of the heads of records alone.
+fn unread(sorted: &Sorted<'_>, limits: &Limits<'_>) -> Option<NodeId> {
+    let was_read = |replica: &ContainerReplica| {
+        // What was asked for by a clock that was ahead has no age.
+        let age = limits.now_ms.checked_sub(replica.checked_ms).filter(|_| replica.checked_ms != 0);
+        age.is_some_and(|age| u128::from(age) < CHECK_COUNTS_FOR.as_millis())
+    };
+    sorted.firm.iter().find(|(_, replica)| !was_read(replica)).map(|(node, _)| *node)
 }
 
 /// The deletions of the replicas of a container that holds nothing any more.

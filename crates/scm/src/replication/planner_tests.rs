@@ -332,13 +332,16 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     // There is no other node: the bad replica makes room.
     let room = Case::new(&[1, 2]).with(3, bad).only(3);
     room.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
-    // A single good one was read as a whole a moment ago, or the bad ones may have what it lacks: its hash is
-    // of the heads of its records alone.
+    // The good ones were read as a whole a moment ago, or the bad ones may have what they lack: their hashes
+    // are of the heads of records alone.
     let single = || Case::new(&[1]).with(2, bad).with(3, bad).only(3);
     single().check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
+    let two = || Case::new(&[1, 2]).with(3, bad).only(3);
     for checked_ms in [0, NOW_MS - CHECK_COUNTS_FOR.as_millis() as u64] {
-        let unread = single().with(1, |replica| replica.checked_ms = checked_ms);
-        unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(1, TaskCheck)]);
+        for (case, of) in [(single(), 1), (two(), 1), (two(), 2)] {
+            let unread = case.with(of, |replica| replica.checked_ms = checked_ms);
+            unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(of, TaskCheck)]);
+        }
     }
     // A bad replica may be the best there is.
     let all_bad = Case::new(&[]).with(1, bad).with(2, bad).with(3, bad);

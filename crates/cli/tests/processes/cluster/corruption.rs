@@ -4,7 +4,7 @@ use crate::drills::assert_all_there;
 use proto::scm::{ClosePipelineRequest, ContainerInfo, ContainerState, ReplicaState};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Smaller bodies may lie among the heads of others.
@@ -23,7 +23,7 @@ pub(super) async fn run() -> Shown {
         .await;
     let container = damageable(&drill, node).await.expect("there was one").container;
     let so_far = writers.written();
-    flip(&drill.cluster.disk(2, 0).join(format!("containers/{container:016x}")));
+    flip(&bodies(&drill.cluster.disk(2, 0).join(format!("containers/{container:016x}")))[0]);
     let flipped = Instant::now();
     // What is wrong is never served, before it is found and after.
     assert_all_there(&drill.s3, &so_far.acknowledged).await;
@@ -62,18 +62,18 @@ pub(super) async fn run() -> Shown {
     }
 }
 
-async fn info(drill: &Drill, container: u64) -> ContainerInfo {
+pub(super) async fn info(drill: &Drill, container: u64) -> ContainerInfo {
     let closed = drill.containers(ContainerState::ContainerClosed).await;
     closed.into_iter().find(|info| info.container == container).expect("it stays closed")
 }
 
-fn bad(info: &ContainerInfo) -> usize {
+pub(super) fn bad(info: &ContainerInfo) -> usize {
     let replicas = info.replicas.iter().filter_map(|info| info.replica.as_ref());
     replicas.filter(|replica| !replica.unhealthy.is_empty()).count()
 }
 
 /// A closed container with much in it and a closed replica there.
-async fn damageable(drill: &Drill, node: u64) -> Result<ContainerInfo, String> {
+pub(super) async fn damageable(drill: &Drill, node: u64) -> Result<ContainerInfo, String> {
     let closed = drill.containers(ContainerState::ContainerClosed).await;
     let count = closed.len();
     let is_there = |info: &ContainerInfo| {
@@ -87,10 +87,12 @@ async fn damageable(drill: &Drill, node: u64) -> Result<ContainerInfo, String> {
     closed.into_iter().find(is_there).ok_or(format!("none of {count} closed ones is on node {node}"))
 }
 
-/// Changes one bit in the middle of a body.
-fn flip(dir: &Path) {
+/// The middles of the large bodies in a container's directory, in the order of its records.
+pub(super) fn bodies(dir: &Path) -> Vec<(PathBuf, u64)> {
     let mut segments: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     segments.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    segments.sort();
+    let mut found = Vec::new();
     for path in segments {
         let dump = flotilla(&["debug", "--json", "segment", "dump", path.to_str().unwrap()], None);
         assert!(dump.status.success());
@@ -98,14 +100,19 @@ fn flip(dir: &Path) {
             let record: Value = serde_json::from_str(record).unwrap();
             let number = |name: &str| record[name].as_u64();
             if number("body_bytes").is_some_and(|body| body > BODY_BYTES_MIN) {
-                let at = number("offset").unwrap() + number("bytes").unwrap() - BODY_BYTES_MIN / 2;
-                let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
-                let mut byte = [0];
-                file.read_exact_at(&mut byte, at).unwrap();
-                file.write_all_at(&[byte[0] ^ 0x20], at).unwrap();
-                return;
+                let end = number("offset").unwrap() + number("bytes").unwrap();
+                found.push((path.clone(), end - BODY_BYTES_MIN / 2));
             }
         }
     }
-    panic!("no large body in {}", dir.display());
+    assert!(!found.is_empty(), "no large body in {}", dir.display());
+    found
+}
+
+/// Changes one bit.
+pub(super) fn flip((path, at): &(PathBuf, u64)) {
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, *at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x20], *at).unwrap();
 }

@@ -1,0 +1,75 @@
+use super::corruption::{bad, bodies, damageable, flip, info};
+use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown};
+use crate::drills::{assert_all_there, assert_none_wrong};
+use proto::scm::ClosePipelineRequest;
+use std::time::{Duration, Instant};
+
+const NODES: usize = 3;
+
+/// Each of three replicas has one bad bit, one of them in another block than the others, and nobody knows of
+/// any. That one is found first: in its place, the only one for a good replica, a copy of the others would be
+/// made, which lack what it has. Nothing is deleted, and each block is read where it is whole, also while a
+/// node is away.
+pub(super) async fn run() -> Shown {
+    let mut drill = Drill::start(Setup { datanodes: NODES, pipelines_per_disk: 1, ..Setup::default() }).await;
+    let writers = drill.load().await;
+    let node = drill.node_at(0).await;
+    let written = writers.stop().await;
+    let there = async || damageable(&drill, node).await.map(drop);
+    drill.until("a container to damage", REPAIRED_WITHIN, there).await;
+    let before = damageable(&drill, node).await.expect("there was one");
+    // Only what no log reads is ever deleted.
+    let pipeline = before.pipeline;
+    drill.scm(async |mut scm| scm.close_pipeline(ClosePipelineRequest { pipeline }).await).await;
+    let released = async || {
+        let info = info(&drill, before.container).await;
+        let replicas = info.replicas.iter().filter_map(|info| info.replica.as_ref());
+        match replicas.filter(|replica| replica.released).count() {
+            NODES => Ok(()),
+            released => Err(format!("{released} replicas are released")),
+        }
+    };
+    drill.until("a container that no log reads", REPAIRED_WITHIN, released).await;
+
+    for other in [1, 2] {
+        drill.cluster.datanodes[other].kill9();
+    }
+    let dir = |node: usize| drill.cluster.disk(node, 0).join(format!("containers/{:016x}", before.container));
+    flip(&bodies(&dir(0))[0]);
+    for other in [1, 2] {
+        flip(bodies(&dir(other)).last().unwrap());
+    }
+    let is_found = |node: usize| drill.cluster.datanodes[node].log().contains("is UNHEALTHY");
+    let begun = Instant::now();
+    while !is_found(0) {
+        assert!(begun.elapsed() < REPAIRED_WITHIN, "nobody finds the bad bit");
+        assert_none_wrong(&drill.s3, &written.acknowledged).await;
+    }
+    let again = Instant::now();
+    for other in [1, 2] {
+        drill.cluster.datanodes[other].start_again();
+    }
+    let is_found = |node: usize| drill.cluster.datanodes[node].log().contains("is UNHEALTHY");
+    let found = async || match [1, 2].map(is_found) {
+        [true, true] => Ok(()),
+        found => Err(format!("the others were read and found bad: {found:?}")),
+    };
+    drill.until("all bad bits found", REPAIRED_WITHIN, found).await;
+    let found = again.elapsed();
+    let told = async || match bad(&info(&drill, before.container).await) {
+        NODES => Ok(()),
+        bad => Err(format!("{bad} bad replicas are known")),
+    };
+    drill.until("three bad replicas", REPAIRED_WITHIN, told).await;
+    assert!(drill.status().await.missing > 0, "no light is on");
+    assert_all_there(&drill.s3, &written.acknowledged).await;
+    // Where SCM hears no more of one, what the others have is read as before.
+    drill.cluster.datanodes[2].kill9();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let alone = Instant::now();
+    assert_all_there(&drill.s3, &written.acknowledged).await;
+    Shown {
+        objects: written.acknowledged.len(),
+        figures: vec![("found_s", found.as_secs_f64()), ("read_s", alone.elapsed().as_secs_f64())],
+    }
+}
