@@ -533,7 +533,9 @@ fn each_container_has_its_turn() {
             begun.insert(container);
             let kind = TaskKind::TaskDiscard as i32;
             let done = TaskReport { container, kind, done_portion: portion, ..TaskReport::default() };
-            (1..=3).for_each(|node| played.discards.report(NodeId(node), &[done.clone()], played.now));
+            (1..=3).for_each(|node| {
+                played.discards.report(NodeId(node), std::slice::from_ref(&done), played.now)
+            });
         }
         if begun.len() == COUNT as usize {
             return;
