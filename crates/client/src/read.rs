@@ -118,8 +118,8 @@ struct Reader {
     replicas: Vec<String>,
     rounds: u32,
     last_failure: Option<Failure>,
-    /// Whether a replica has said, since bytes were last received, that it cannot give those that are next.
-    is_denied: bool,
+    /// The answers of those that were asked in this round.
+    answers: Vec<Code>,
     /// The time since which nothing was received.
     since: Instant,
 }
@@ -153,9 +153,14 @@ fn is_its_own(failure: &Failure) -> bool {
 }
 
 /// Whether a replica that was reached cannot give the bytes.
-fn denies(failure: &Failure) -> bool {
+fn denies(answer: &Code) -> bool {
     use Code::{Corrupt, DiskFailed, Internal, Invalid, NotFound};
-    matches!(failure.code, Corrupt | DiskFailed | Internal | Invalid | NotFound)
+    matches!(answer, Corrupt | DiskFailed | Internal | Invalid | NotFound)
+}
+
+/// Whether asking again changes nothing.
+fn is_hopeless(answer: &Code) -> bool {
+    matches!(answer, Code::Invalid | Code::Internal)
 }
 
 /// Opens a part at a replica and waits for its first bytes.
@@ -203,7 +208,7 @@ impl Reader {
             replicas: Vec::new(),
             rounds: 0,
             last_failure: None,
-            is_denied: false,
+            answers: Vec::new(),
             since: Instant::now(),
         }
     }
@@ -239,7 +244,7 @@ impl Reader {
                         self.failed(&part, failure).await?;
                         continue;
                     }
-                    (self.rounds, self.is_denied) = (0, false);
+                    self.begin_rounds();
                     *self.parts.front_mut().expect("it was there above") = after;
                     self.verified = bytes;
                 }
@@ -251,7 +256,12 @@ impl Reader {
     fn next_part(&mut self) {
         self.open = None;
         self.replicas.clear();
+        self.begin_rounds();
+    }
+
+    fn begin_rounds(&mut self) {
         self.rounds = 0;
+        self.answers.clear();
     }
 
     /// Room for the next bytes of a part, and for its stream if one is to be opened. A stream whose pieces
@@ -346,7 +356,7 @@ impl Reader {
     /// Notes a failure, and waits before the next round when all replicas were asked.
     async fn failed(&mut self, part: &Part, failure: Failure) -> Result<(), ClientError> {
         self.client.counted().read_failed(&failure);
-        self.is_denied |= denies(&failure);
+        self.answers.push(failure.code);
         let replica = self.open.take().map(|open| open.address).unwrap_or_default();
         if !replica.is_empty() && is_its_own(&failure) {
             self.client.avoided().avoid(&replica);
@@ -364,11 +374,12 @@ impl Reader {
         if self.replicas.is_empty() {
             self.client.locations().forget(part.block.container);
             self.rounds += 1;
-            let hopeless = matches!(failure.code, Code::Invalid | Code::Internal) && self.rounds >= 3;
+            let answers = std::mem::take(&mut self.answers);
+            let hopeless = self.rounds >= 3 && answers.iter().all(is_hopeless);
             if hopeless || self.since.elapsed() > self.client.options().read_deadline {
                 let why = failure.to_string();
                 // Replicas that did not answer may well have the bytes.
-                if !self.is_denied {
+                if !answers.iter().all(denies) {
                     let block = part.block;
                     return Err(ClientError::Unavailable(format!("nobody answers for block {block}: {why}")));
                 }

@@ -16,24 +16,28 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
     let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-    let Candidates { good, damaged, diverged } = candidates(record, pipeline, nodes, now)?;
+    let Candidates { good, damaged, others, diverged } = candidates(record, pipeline, nodes, now)?;
     let with_state = |among: &[NodeId], state: NodeState| -> Vec<NodeId> {
         among.iter().copied().filter(|node| nodes.state(*node, now) == state).collect()
     };
-    let speak = |among: &[NodeId]| with_state(among, NodeState::NodeHealthy);
     // Silent nodes only when there is no other: each costs its reader a time-out.
-    let best = |among: &[NodeId]| {
-        let states = [NodeState::NodeHealthy, NodeState::NodeStale, NodeState::NodeDead];
-        let found = states.into_iter().map(|state| with_state(among, state));
+    let silent = |among: &[NodeId]| {
+        let found = [NodeState::NodeStale, NodeState::NodeDead].map(|state| with_state(among, state));
         found.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
     };
+    let speaking = |among: &[NodeId]| with_state(among, NodeState::NodeHealthy);
     // What is not damaged of a replica is right, and is there at once.
-    let (first, last) = match (speak(&good), speak(&damaged)) {
-        (good, damaged) if !good.is_empty() => (good, damaged),
-        (_, damaged) if !damaged.is_empty() => (damaged, best(&good)),
-        _ => (best(&good), Vec::new()),
-    };
-    let last = [last, best(&diverged)].concat();
+    let mut tiers = vec![speaking(&good), speaking(&damaged)];
+    if tiers[0].is_empty() {
+        tiers.extend([silent(&good), speaking(&others)]);
+    }
+    if tiers.iter().all(Vec::is_empty) {
+        tiers.extend([silent(&others), silent(&damaged)]);
+    }
+    let mut tiers = tiers.into_iter().filter(|tier| !tier.is_empty());
+    let first = tiers.next().unwrap_or_default();
+    let diverged = Some(speaking(&diverged)).filter(|found| !found.is_empty()).unwrap_or(silent(&diverged));
+    let last = tiers.chain([diverged]).flatten().collect();
     let [replicas, last] = [first, last].map(|of| view::node_addresses(tables, of));
     Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas, last })
 }
@@ -44,6 +48,9 @@ struct Candidates {
     good: Vec<NodeId>,
     /// Nodes whose replica is what the container is, but for what is damaged in it.
     damaged: Vec<NodeId>,
+    /// The members that had it first, where no good replica is known: a new leader of SCM has not heard of
+    /// replicas yet, or there are none.
+    others: Vec<NodeId>,
     /// Nodes that have, or may have, what was acknowledged and the others lost. What only such a node has is
     /// read there; whoever asks it for a block that only the others have hears that it has another one.
     diverged: Vec<NodeId>,
@@ -65,11 +72,11 @@ fn candidates(
         there().filter(|(_, replica)| is_so(quality(record, replica))).map(|(node, _)| node).collect()
     };
     let members = || leader_first(pipeline, nodes, now);
-    let (found, damaged) = match container_state(record) {
+    let (good, damaged) = match container_state(record) {
         ContainerState::ContainerDeleted => {
             let diverged = of_quality(|quality| quality == Quality::Diverged);
-            let only = Candidates { good: Vec::new(), damaged: Vec::new(), diverged };
-            return (!only.diverged.is_empty()).then_some(only);
+            let (good, damaged, others) = Default::default();
+            return (!diverged.is_empty()).then_some(Candidates { good, damaged, others, diverged });
         }
         ContainerState::ContainerClosed => {
             (of_quality(Quality::is_good), of_quality(|quality| quality == Quality::Bad))
@@ -77,11 +84,9 @@ fn candidates(
         ContainerState::ContainerQuasiClosed => (there().map(|(node, _)| node).collect(), Vec::new()),
         ContainerState::ContainerOpen | ContainerState::Unspecified => (members(), Vec::new()),
     };
-    // A new leader of SCM has not heard of replicas yet, or there are none: the members that had it first may
-    // have something.
-    let good = match found.is_empty() {
+    let others = match good.is_empty() {
         true => members().into_iter().filter(|node| !damaged.contains(node)).collect(),
-        false => found,
+        false => Vec::new(),
     };
     let is_good = |replica: &ContainerReplica| quality(record, replica).is_good();
     let of_good = || there().map(|(_, replica)| replica).filter(|replica| is_good(replica));
@@ -93,7 +98,7 @@ fn candidates(
             && is_shared(replica, of_good()) != Some(true)
     };
     let diverged = there().filter(has_more).map(|(node, _)| node).collect();
-    Some(Candidates { good, damaged, diverged })
+    Some(Candidates { good, damaged, others, diverged })
 }
 
 fn leader_first(pipeline: &PipelineRecord, nodes: &Nodes, now: Instant) -> Vec<NodeId> {
@@ -138,6 +143,12 @@ mod tests {
             let report = ContainersReport { replicas: vec![replica], gone: vec![], begins: true, ends: true };
             nodes.report_containers(NodeId(node), report);
         }
+    }
+
+    /// Good and diverged ones, and no others.
+    fn of([good, diverged]: [&[u64]; 2]) -> Candidates {
+        let [good, diverged] = [good, diverged].map(|of| of.iter().copied().map(NodeId).collect());
+        Candidates { good, damaged: vec![], others: vec![], diverged }
     }
 
     #[test]
@@ -187,7 +198,7 @@ mod tests {
             nodes.report_containers(NodeId(3), report);
             candidates(&record, pipeline, &nodes, start)
         };
-        assert_eq!(found(9), Some(Candidates { good: vec![], damaged: vec![], diverged: vec![NodeId(3)] }));
+        assert_eq!(found(9), Some(of([&[], &[3]])));
         assert_eq!(found(0), None);
     }
 
@@ -238,13 +249,8 @@ mod tests {
             }
             candidates(&record, pipeline, &nodes, start).unwrap()
         };
-        let of = |diverged: &[u64]| Candidates {
-            good: vec![NodeId(1), NodeId(2)],
-            damaged: vec![],
-            diverged: diverged.iter().copied().map(NodeId).collect(),
-        };
-        assert_eq!(found(9), of(&[3]), "not known");
-        assert_eq!(found(2), of(&[]), "it is shared");
+        assert_eq!(found(9), of([&[1, 2], &[3]]), "not known");
+        assert_eq!(found(2), of([&[1, 2], &[]]), "it is shared");
     }
 
     /// One good replica on a node that was off hid all that could be read, a bad bit in each.
@@ -270,5 +276,7 @@ mod tests {
         assert_eq!(found(&[1, 2, 3], &[]), [vec![1, 2, 3], vec![]]);
         assert_eq!(found(&[1], &[1, 3]), [vec![2], vec![]]);
         assert_eq!(found(&[], &[1, 2, 3]), [vec![1, 2, 3], vec![]]);
+        assert_eq!(found(&[1, 2, 3], &[1, 2, 3]), [vec![1, 2, 3], vec![]]);
+        assert_eq!(found(&[1, 2, 3], &[1]), [vec![2, 3], vec![]]);
     }
 }

@@ -42,10 +42,11 @@ const CONTAINERS_MAX: usize = 20_000;
 const LOOKS: u64 = 8;
 /// The most containers with unequal replicas that one look takes up, besides those that nodes were told of.
 const UNEQUAL_LOOKS: usize = 256;
-/// The most orders to discard that a node is told with one heartbeat: 1.2 MB. It carries out as many of a
-/// kind at a time.
+/// The most orders that a node is told with one heartbeat when it is told to take discards. It carries out as
+/// many of a kind at a time.
 const ORDERS_PER_NODE_MAX: usize = 8;
-/// The most of them that are portions: replicas that lack discards have places, too.
+/// The most portions that a node is told with one heartbeat: 1 MB. Replicas that lack discards have places,
+/// too.
 const PORTIONS_PER_NODE_MAX: usize = 6;
 /// A node that failed at a container is not told the same again for this long.
 const AVOID_FOR: Duration = Duration::from_secs(60);
@@ -457,7 +458,7 @@ impl Discards {
         }
     }
 
-    /// Whether the node may be told another portion. Portions are told before anything else.
+    /// Whether the node may be told another portion.
     fn has_place(&self, node: NodeId) -> bool {
         let told = self.told.get(&node).into_iter().flatten();
         told.filter(|told| matches!(told, Told::Discard { .. })).count() < PORTIONS_PER_NODE_MAX

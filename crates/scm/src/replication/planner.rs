@@ -475,15 +475,16 @@ fn free_nodes<'a>(
     limits.nodes.iter().filter(free).map(|(node, view)| (*node, *view))
 }
 
-/// Plans at most one deletion at a time, so that each is decided on what the one before has left.
+/// Plans at most one deletion at a time, so that each is decided on what the one before has left, or the
+/// checks that come before it.
 fn plan_deletion(
     known: &ContainerView<'_>,
     sorted: &Sorted<'_>,
     limits: &Limits<'_>,
     tasks: &Tasks,
-) -> Option<(NodeId, Order)> {
+) -> Vec<(NodeId, Order)> {
     if !sorted.deleting.is_empty() {
-        return None;
+        return Vec::new();
     }
     let container = ContainerId(known.record.container);
     let may = |(node, replica): &&(NodeId, &ContainerReplica)| {
@@ -518,18 +519,25 @@ fn plan_deletion(
         true => worthless().or_else(surplus),
         false => None,
     };
-    let victim = victim?;
-    if makes_room && let Some(node) = unread(sorted, limits) {
-        let (check, kind) = (Order::Check { container, asked_ms: limits.now_ms }, TaskKind::TaskCheck);
-        let asked = tasks.of(node).filter(|asked| asked.order.key().kind == kind).count();
-        let may_check = asked < limits.copies_per_node_max
-            && !tasks.is_asked(node, kind, container.0)
-            && may_ask(node, kind, container, limits, tasks);
-        return may_check.then_some((node, check));
+    let is_victim = |(node, _): &&(NodeId, &ContainerReplica)| Some(*node) == victim;
+    let Some((victim, replica)) = known.replicas.iter().find(is_victim) else { return Vec::new() };
+    let kind = TaskKind::TaskCheck;
+    let unread = if makes_room { unread(sorted, limits) } else { Vec::new() };
+    // One that was read proves that nothing is lost. Another one that could not be read just now, for a reason
+    // that says nothing of it, is not waited for.
+    let is_tried = |node: &NodeId| tasks.avoids(*node, kind, container, limits.now);
+    if !unread.is_empty() && (unread.len() == sorted.firm.len() || !unread.iter().all(is_tried)) {
+        let may_check = |node: &NodeId| {
+            let asked = tasks.of(*node).filter(|asked| asked.order.key().kind == kind).count();
+            asked < limits.copies_per_node_max
+                && !tasks.is_asked(*node, kind, container.0)
+                && may_ask(*node, kind, container, limits, tasks)
+        };
+        let check = |node: NodeId| (node, Order::Check { container, asked_ms: limits.now_ms });
+        return unread.into_iter().filter(may_check).map(check).collect();
     }
     let beside = sorted.firm.len().min(REPLICAS);
-    let (_, replica) = known.replicas.iter().find(|(node, _)| *node == victim)?;
-    Some((victim, Order::Delete { replica: DeleteReplica::of(replica), beside }))
+    vec![(*victim, Order::Delete { replica: DeleteReplica::of(replica), beside })]
 }
 
 fn racks_of<'a>(
@@ -557,15 +565,15 @@ fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limit
         && targets(known, sorted, limits, bytes_of(known)).next().is_none()
 }
 
-/// A node whose good replica was not read as a whole lately. A replica that is worthless as a whole may have
-/// the one block that all good ones turn out to lack: their hashes are of the heads of records alone.
-fn unread(sorted: &Sorted<'_>, limits: &Limits<'_>) -> Option<NodeId> {
+/// The nodes whose good replicas were not read as a whole lately. A replica that is worthless as a whole may
+/// have the one block that all good ones turn out to lack: their hashes are of the heads of records alone.
+fn unread(sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<NodeId> {
     let was_read = |replica: &ContainerReplica| {
         // What was asked for by a clock that was ahead has no age.
         let age = limits.now_ms.checked_sub(replica.checked_ms).filter(|_| replica.checked_ms != 0);
         age.is_some_and(|age| u128::from(age) < CHECK_COUNTS_FOR.as_millis())
     };
-    sorted.firm.iter().find(|(_, replica)| !was_read(replica)).map(|(node, _)| *node)
+    sorted.firm.iter().filter(|(_, replica)| !was_read(replica)).map(|(node, _)| *node).collect()
 }
 
 /// The deletions of the replicas of a container that holds nothing any more.

@@ -338,9 +338,30 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     single().check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
     let two = || Case::new(&[1, 2]).with(3, bad).only(3);
     for checked_ms in [0, NOW_MS - CHECK_COUNTS_FOR.as_millis() as u64] {
+        let unread = |case: Case, of: u64| case.with(of, |replica| replica.checked_ms = checked_ms);
         for (case, of) in [(single(), 1), (two(), 1), (two(), 2)] {
-            let unread = case.with(of, |replica| replica.checked_ms = checked_ms);
-            unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(of, TaskCheck)]);
+            unread(case, of).check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(of, TaskCheck)]);
+        }
+        let neither = unread(unread(two(), 1), 2);
+        neither.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(1, TaskCheck), (2, TaskCheck)]);
+        // What cannot be read now, and nobody knows anything against, does not hold it up for ever.
+        let mut tasks = Tasks::default();
+        for (node, kind) in [(1, TaskCheck), (2, TaskDelete)] {
+            let case = unread(two(), 1);
+            let asked = |tasks: &Tasks| case.findings(tasks).orders.into_iter().next().expect("an order");
+            let (of, order) = asked(&tasks);
+            assert_eq!(order.key().kind, kind);
+            if kind == TaskCheck {
+                assert_eq!(of, NodeId(node));
+                tasks.ask(of, order, Instant::now());
+                let report = TaskReport {
+                    container: 1,
+                    kind: kind as i32,
+                    failed: "too many open files".to_owned(),
+                    ..TaskReport::default()
+                };
+                tasks.report(of, vec![report], Instant::now());
+            }
         }
     }
     // A bad replica may be the best there is.
