@@ -523,8 +523,8 @@ fn plan_deletion(
     let Some((victim, replica)) = known.replicas.iter().find(is_victim) else { return Vec::new() };
     let kind = TaskKind::TaskCheck;
     let unread = if makes_room { unread(sorted, limits) } else { Vec::new() };
-    // One that was read proves that nothing is lost. Another one that could not be read just now, for a reason
-    // that says nothing of it, is not waited for.
+    // One that was read proves that nothing is lost. Another one that could not be read just now, for a
+    // reason that says nothing of it, is not waited for.
     let is_tried = |node: &NodeId| tasks.avoids(*node, kind, container, limits.now);
     if !unread.is_empty() && (unread.len() == sorted.firm.len() || !unread.iter().all(is_tried)) {
         let may_check = |node: &NodeId| {
