@@ -12,7 +12,8 @@ use proto::uuid_bytes;
 use raft::{Replay, StateMachine};
 use raftlog::{Entry, Log, LogSpace, LogSpaceOptions, LogSpec, Place};
 use rocksdb::WriteBatch;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use types::{BlockId, ContainerId, GroupId, LogId, LogIndex, OwnerId, Payload, PipelineId, Term};
 
 const PIPELINE: PipelineId = PipelineId(3);
@@ -119,6 +120,18 @@ pub(crate) fn spec() -> PipelineSpec {
         disk: bytes::Bytes::default(),
     }];
     PipelineSpec { pipeline: PIPELINE.0, replica: 5, first_container: FIRST.0, members }
+}
+
+/// The manifests of databases in the directories of a disk, and their lengths: each change makes one longer,
+/// or begins another.
+#[allow(clippy::disallowed_methods)]
+fn manifests(root: &Path) -> BTreeMap<PathBuf, u64> {
+    let entries = |dir: &Path| std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let dirs = entries(root).filter(|path| path.is_dir());
+    let files = dirs.flat_map(|dir| entries(&dir).collect::<Vec<_>>());
+    let is_manifest = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("MANIFEST");
+    let found = files.filter(is_manifest);
+    found.filter_map(|path| Some((path.clone(), path.metadata().ok()?.len()))).collect()
 }
 
 /// Copies a directory; an error if one of its files goes meanwhile. A manifest comes before all that it may
@@ -240,9 +253,10 @@ impl Left {
     pub(crate) fn copy(&self) -> Left {
         // RocksDB may be at work, and remove what the manifest names that was copied.
         for _ in 0..1000 {
-            let left = Left { dir: tempfile::tempdir().unwrap() };
+            let (left, before) = (Left { dir: tempfile::tempdir().unwrap() }, manifests(&self.root()));
             match copy(&self.root(), &left.root()) {
-                Ok(()) => return left,
+                Ok(()) if manifests(&self.root()) == before => return left,
+                Ok(()) => {}
                 Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
             }
         }
