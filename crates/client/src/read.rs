@@ -315,14 +315,20 @@ impl Reader {
                         biased;
                         read = &mut reading => match read {
                             Ok(read) => Ok(read),
-                            Err(_) => reading_second.await,
+                            Err(failure) => {
+                                self.answers.push(failure.code);
+                                reading_second.await
+                            }
                         },
                         read = &mut reading_second => match read {
                             Ok(read) => {
                                 client.avoided().avoid(&first);
                                 Ok(read)
                             }
-                            Err(_) => reading.await,
+                            Err(failure) => {
+                                self.answers.push(failure.code);
+                                reading.await
+                            }
                         },
                     }
                 }
