@@ -126,7 +126,7 @@ struct World {
     there: BTreeSet<BlockKey>,
     /// Tables as they were when the time passed last: no reset goes further back.
     before: [Records; 3],
-    /// Tables as they were when the time passed before that.
+    /// Tables as they were when the time passed before that, and copies are of.
     older: [Records; 3],
     /// The right tables of groups that run on older ones.
     right: BTreeMap<usize, Records>,
@@ -243,13 +243,7 @@ impl World {
     fn sweep(&mut self, container: u64) {
         self.sweep = match self.sweep.take() {
             None => {
-                let known = self.scm;
-                let look =
-                    FenceContainersRequest { containers: vec![container], known, ..Default::default() };
-                let number = self.groups[0].run::<FenceContainers>(look).unwrap().number;
-                if fences(&self.groups[0].db).unwrap().stop.is_none() {
-                    self.scm = number;
-                }
+                self.draw(vec![container]);
                 Some(Sweep::Fencing { container, left: vec![1, 2] })
             }
             Some(Sweep::Fencing { container, mut left }) => {
@@ -265,6 +259,15 @@ impl World {
                 self.ask(container, listed, moves, known, left)
             }
         };
+    }
+
+    /// Has the root draw the number of a look, at which it fences these.
+    fn draw(&mut self, containers: Vec<u64>) {
+        let look = FenceContainersRequest { containers, known: self.scm, ..Default::default() };
+        let number = self.groups[0].run::<FenceContainers>(look).unwrap().number;
+        if fences(&self.groups[0].db).unwrap().stop.is_none() {
+            self.scm = number;
+        }
     }
 
     /// Asks the next group; after the last one files what nobody knows.
@@ -305,7 +308,7 @@ impl World {
     }
 
     /// Tells a group of all fences, once it is noted what it says of itself.
-    fn bring(&mut self, group: usize) -> u64 {
+    fn bring(&mut self, group: usize) {
         let number = fences(&self.groups[0].db).unwrap().number;
         let said = self.fence(group, Vec::new(), 0);
         self.note(number, group, &said);
@@ -313,7 +316,6 @@ impl World {
         let containers = rows.iter().map(|(key, _)| container_in(key).unwrap()).collect();
         let told = self.fence(group, containers, number);
         self.note(number, group, &told);
-        number
     }
 
     fn note(&mut self, number: u64, group: usize, said: &FenceContainersResponse) {
@@ -364,8 +366,12 @@ impl World {
         }
     }
 
-    /// Has the time pass: fences and what was filed are old enough from here on.
+    /// Has the time pass: fences and what was filed are old enough from here on. The root looks meanwhile, as
+    /// it does each quarter of an hour: no copy is younger than the last look, or older than the first one.
     fn pass(&mut self) {
+        self.draw(Vec::new());
+        self.bring(1);
+        self.bring(2);
         for group in 0..3 {
             if self.right.contains_key(&group) {
                 continue;
