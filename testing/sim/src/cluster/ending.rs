@@ -13,8 +13,8 @@ use crate::services::quick_disk;
 use crate::world::{Crash, ProcessId};
 use proto::Code;
 use proto::scm::{
-    CloseContainerRequest, ContainerInfo, ContainerState, ContainerTrouble, DiskState, DropReplicaRequest,
-    NodeDuty, NodeState, Pipeline, PipelineState, ReplicaInfo, ReplicaState,
+    CloseContainerRequest, ContainerInfo, ContainerState, ContainerTrouble, DatanodeInfo, DiskState,
+    DropReplicaRequest, NodeDuty, NodeState, Pipeline, PipelineState, ReplicaInfo, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -177,7 +177,7 @@ impl Run {
             return Some(why);
         }
         let mut leaving = view.datanodes.iter().filter(|info| info.duty() == NodeDuty::NodeDecommissioning);
-        leaving.find_map(|node| self.stays_for(&view, node.node))
+        leaving.find_map(|node| self.stays_for(&view, node))
     }
 
     /// A closed container that a node keeps on two of its disks, of which it told a good replica: one that
@@ -254,10 +254,16 @@ impl Run {
     }
 
     /// The reason why a node that leaves is still needed. Nobody makes copies of a container that waits for
-    /// an operator.
-    fn stays_for(&self, view: &View, node: u64) -> Option<String> {
+    /// an operator. One that is dead may have any that is not open: it has told a new leader of SCM of
+    /// none.
+    fn stays_for(&self, view: &View, leaving: &DatanodeInfo) -> Option<String> {
+        let (node, is_dead) = (leaving.node, leaving.state() == NodeState::NodeDead);
+        let is_over = |info: &ContainerInfo| {
+            matches!(info.state(), ContainerState::ContainerClosed | ContainerState::ContainerQuasiClosed)
+        };
         let has_it = |info: &&ContainerInfo| {
-            info.replicas.iter().any(|replica| replica.node.as_ref().is_some_and(|of| of.node == node))
+            let mut holders = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
+            is_dead && is_over(info) || holders.any(|of| of.node == node)
         };
         let is_needed = |info: &&ContainerInfo| {
             good_replicas(info).iter().filter(|(holder, _)| *holder != node).count() < REPLICAS
@@ -271,7 +277,9 @@ impl Run {
             return None;
         }
         let needed: Vec<_> = needed.into_iter().map(describe).collect();
-        Some(format!("node {node} is still leaving: {}", needed.join("; ")))
+        let DatanodeInfo { containers_waiting, pipelines_waiting, .. } = leaving;
+        let waits = format!("{containers_waiting} containers and {pipelines_waiting} pipelines");
+        Some(format!("node {node} is still leaving, needed for {waits}: {}", needed.join("; ")))
     }
 
     fn is_full(&self, address: &str) -> bool {
