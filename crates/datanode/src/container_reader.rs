@@ -4,15 +4,14 @@
 
 use crate::container_end::{self, ContainerEnd};
 use crate::hash::ContainerHash;
-use crate::index::{Facts, Mark, Terms};
+use crate::index::{DiskUse, Facts, Mark, Terms};
 use crate::layout::{INCOMING_DIR, OWNERS_DIR};
 use crate::verdict::condemns;
 use anyhow::{Context, ensure};
 use bytes::Bytes;
 use disk::Disk;
 use raftlog::{
-    Compacted, Discards, DiscardsSum, EntryMeta, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord,
-    owner_files,
+    Compacted, Discards, EntryMeta, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files,
 };
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -254,20 +253,30 @@ fn facts_of(compacted: &Compacted) -> anyhow::Result<Option<Facts>> {
     Facts::get(facts).map(Some)
 }
 
-/// The room that a container's files take on its disk.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DiskUse {
-    /// The lengths of the files, but for the holes of deleted blocks.
-    pub bytes: u64,
-    pub discards: DiscardsSum,
-}
-
-pub(crate) async fn disk_use(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<DiskUse> {
+/// Measures what a container takes. Its list of discarded bodies is read only where it is not what was
+/// measured before; one that has become shorter is damaged.
+pub(crate) async fn disk_use(
+    disk: &dyn Disk,
+    container: ContainerId,
+    before: Option<&DiskUse>,
+) -> anyhow::Result<DiskUse> {
     let owner = OwnerId::from(container);
     let files = owner_files(disk, OWNERS_DIR, owner).await.context("list its files")?;
-    let discards = Discards::read(disk, OWNERS_DIR, owner).await.context("read what was discarded")?.sum();
+    let list = files.iter().find(|file| file.is_list());
+    let list_bytes = list.map_or(0, |file| file.bytes);
+    let first_segment = Compacted::read(disk, OWNERS_DIR, owner).await?.segments.start;
+    let is_as_before = |it: &&DiskUse| (it.list_bytes, it.first_segment) == (list_bytes, first_segment);
+    let measured = match before.filter(is_as_before) {
+        Some(before) => *before,
+        None => {
+            let list = Discards::read(disk, OWNERS_DIR, owner).await.context("read what was discarded")?;
+            list.check_reaches(OWNERS_DIR, before.map_or(0, |before| before.list_bytes))?;
+            let first_segment = list.compacted().segments.start;
+            DiskUse { bytes: 0, list_bytes: list.list_bytes(), first_segment, discards: list.sum() }
+        }
+    };
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();
-    Ok(DiskUse { bytes: bytes.saturating_sub(discards.hole_bytes), discards })
+    Ok(DiskUse { bytes: bytes.saturating_sub(measured.discards.hole_bytes), ..measured })
 }
 
 #[cfg(test)]

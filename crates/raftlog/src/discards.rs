@@ -19,13 +19,14 @@ use crate::read::read_error;
 use crate::record::{ALIGNMENT, BODY_BYTES_MAX, META_BYTES_MAX, head_bytes, record_bytes};
 use crate::scan::ScanError;
 use crate::segment::{SegmentId, owner_dir};
+use crate::space::KnownList;
 use crate::{LogSpace, Place, ReadError};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use disk::{Disk, File};
-use std::collections::{BTreeMap, BTreeSet};
+use disk::{Disk, File, ReadRecordError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use types::{LogIndex, OwnerId};
 
 pub(crate) const FILE_NAME: &str = "discarded";
@@ -219,6 +220,20 @@ impl Discards {
         self.owner
     }
 
+    /// The bytes of the list, but for what a crash left of a last block.
+    pub fn list_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Fails where the list ends before so many bytes, which it had.
+    pub fn check_reaches(&self, owners_dir: &str, bytes: u64) -> io::Result<()> {
+        if self.bytes >= bytes {
+            return Ok(());
+        }
+        let why = format!("it is whole up to byte {}, and was up to byte {bytes}", self.bytes);
+        Err(ReadRecordError::Damaged { path: path(owners_dir, self.owner), why }.into())
+    }
+
     pub fn compacted(&self) -> &Compacted {
         &self.compacted
     }
@@ -283,15 +298,32 @@ impl Discards {
 impl LogSpace {
     /// The list of an owner's records whose bodies were given up, as it is read now.
     pub async fn discards(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
-        Discards::read(&**self.disk(), owners_dir, owner).await
+        let known = self.known_list(owner); // before it is read: it only becomes longer
+        let discards = Discards::read(&**self.disk(), owners_dir, owner).await?;
+        discards.check_reaches(owners_dir, known.bytes)?;
+        Ok(discards)
+    }
+
+    /// Notes that an owner's list had so many bytes when somebody read it to its end.
+    pub fn expect_discards(&self, owner: OwnerId, list_bytes: u64) {
+        let mut known = self.known_lists();
+        let known = known.entry(owner).or_default();
+        known.bytes = known.bytes.max(list_bytes);
+    }
+
+    fn known_list(&self, owner: OwnerId) -> KnownList {
+        self.known_lists().get(&owner).copied().unwrap_or_default()
+    }
+
+    fn known_lists(&self) -> MutexGuard<'_, HashMap<OwnerId, KnownList>> {
+        self.known_lists.lock().expect("no holder panics")
     }
 
     /// The list of [`LogSpace::discards`], but one that may be acted upon: it is durable, and it is the disk
     /// that says so. A process that was killed, or whose sync failed, may have left in memory what never
     /// reached it. What this process writes itself is durable, or ends the use of the disk.
     pub async fn settled_discards(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
-        let is_settled = self.settled.lock().expect("no holder panics").contains(&owner);
-        if !is_settled {
+        if !self.known_list(owner).is_settled {
             match self.disk().open(&path(owners_dir, owner), false).await {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 opened => {
@@ -299,9 +331,11 @@ impl LogSpace {
                     self.disk().sync_dir(&owner_dir(owners_dir, owner)).await?;
                 }
             }
-            self.settled.lock().expect("no holder panics").insert(owner);
+            self.known_lists().entry(owner).or_default().is_settled = true;
         }
-        self.discards(owners_dir, owner).await
+        let discards = self.discards(owners_dir, owner).await?;
+        self.expect_discards(owner, discards.bytes);
+        Ok(discards)
     }
 
     /// Remembers, durably, that the bodies of these records are given up, each as its tag; what is remembered
@@ -425,6 +459,7 @@ impl LogSpace {
         self.disk().sync_dir(&owner_dir(owners_dir, discards.owner)).await?;
         discards.add(fresh);
         (discards.bytes, discards.crc) = (discards.bytes + bytes, crc);
+        self.expect_discards(discards.owner, discards.bytes);
         Ok(())
     }
 }
@@ -572,6 +607,42 @@ mod tests {
             found.push(told.is_empty());
         }
         assert!(found.contains(&true) && found.contains(&false), "{found:?}");
+    }
+
+    /// A flipped bit ends a list as a torn tail does. What was acted upon is no such tail: it is not cut off.
+    #[tokio::test]
+    async fn a_list_that_ends_before_it_did_is_damaged() {
+        let owner = OwnerId(0x11);
+        let disk: Arc<dyn Disk> = Arc::new(disk::sim::SimDisk::new(Default::default()));
+        let space = LogSpace::new(disk.clone(), Default::default());
+        disk.create_dir_all(&owner_dir("owners", owner)).await.unwrap();
+        let mut list = space.settled_discards("owners", owner).await.unwrap();
+        space.append_discards("owners", &mut list, &[record(1, 0, 9)]).await.unwrap();
+        let first_bytes = list.list_bytes();
+        space.append_discards("owners", &mut list, &[record(2, 800, 9)]).await.unwrap();
+        let is_damaged = |read: io::Result<Discards>| {
+            read.is_err_and(|error| disk::ReadFault::of(&error) == disk::ReadFault::Medium)
+        };
+        for (byte, is_told) in [(0, true), (first_bytes + 60, true), (list.list_bytes(), false)] {
+            let file = disk.open(&path("owners", owner), false).await.unwrap();
+            let before = file.read_at(0, list.list_bytes() as usize).await.unwrap();
+            file.write_and_sync(byte, vec![Bytes::from_static(&[0x55])]).await.unwrap();
+            assert_eq!(is_damaged(space.discards("owners", owner).await), is_told, "byte {byte}");
+            assert_eq!(is_damaged(space.settled_discards("owners", owner).await), is_told, "byte {byte}");
+            // Another process knows what it was told by who had read the list.
+            let next = LogSpace::new(disk.clone(), Default::default());
+            assert!(next.settled_discards("owners", owner).await.is_ok());
+            let next = LogSpace::new(disk.clone(), Default::default());
+            next.expect_discards(owner, list.list_bytes());
+            assert_eq!(is_damaged(next.settled_discards("owners", owner).await), is_told, "byte {byte}");
+            file.write_and_sync(0, vec![before]).await.unwrap();
+        }
+        space.delete_owner("owners", owner).await.unwrap();
+        disk.create_dir_all(&owner_dir("owners", owner)).await.unwrap();
+        assert!(
+            space.settled_discards("owners", owner).await.unwrap().is_empty(),
+            "another of the same name"
+        );
     }
 
     #[test]

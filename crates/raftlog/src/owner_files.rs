@@ -1,6 +1,7 @@
 //! The files of one owner, whether or not a log knows them.
 
 use crate::compacted::{self, Compacted};
+use crate::discards;
 use crate::segment::{SegmentId, owner_dir};
 use disk::Disk;
 use std::io;
@@ -17,6 +18,11 @@ impl OwnerFile {
     /// The number of a segment; `None` of other files.
     pub fn segment(&self) -> Option<u32> {
         SegmentId::parse_number(&self.name)
+    }
+
+    /// Whether it is the list of what was discarded.
+    pub fn is_list(&self) -> bool {
+        self.name == discards::FILE_NAME
     }
 }
 

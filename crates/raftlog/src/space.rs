@@ -8,7 +8,7 @@ use crate::space_metrics::SpaceCounts;
 use crate::spares::Spares;
 use crate::{AppendError, LogSpaceOptions, LogSpec};
 use disk::Disk;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -24,8 +24,8 @@ pub struct LogSpace {
     options: LogSpaceOptions,
     files: Files,
     logs: Mutex<HashMap<String, Entry>>,
-    /// Owners whose lists of discards this process has settled.
-    pub(crate) settled: Mutex<HashSet<OwnerId>>,
+    /// Lists of discards that this process has settled, or was told of.
+    pub(crate) known_lists: Mutex<HashMap<OwnerId, KnownList>>,
     pub(crate) unflushed_bytes: AtomicUsize,
     /// The bytes of the entries that logs keep. Signed: a log's memory may be counted off before it was
     /// counted in.
@@ -34,6 +34,16 @@ pub struct LogSpace {
     free: Arc<Free>,
     spares: Arc<Spares>,
     pub(crate) counts: SpaceCounts,
+}
+
+/// A list of discards ([`crate::discards`]) as this process knows it without reading it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KnownList {
+    /// The bytes of the whole blocks that were acted upon: a list that ends before is damaged, and no crash
+    /// has torn it.
+    pub bytes: u64,
+    /// Whether the disk has said that all of it is durable.
+    pub is_settled: bool,
 }
 
 /// The state of a log's directory, which is opened by one at a time.
@@ -59,7 +69,7 @@ impl LogSpace {
             disk,
             options,
             logs: Mutex::default(),
-            settled: Mutex::default(),
+            known_lists: Mutex::default(),
             unflushed_bytes: AtomicUsize::new(0),
             cached_bytes: AtomicIsize::new(0),
             memory: memory.clone(),
@@ -119,7 +129,7 @@ impl LogSpace {
         let finished: Vec<_> = segments.into_iter().map(|segment| SegmentId { owner, segment }).collect();
         self.delete_finished_segments(owners_dir, &finished).await?;
         self.disk.remove_dir_all(&dir).await?;
-        self.settled.lock().expect("no holder panics").remove(&owner);
+        self.known_lists.lock().expect("no holder panics").remove(&owner);
         self.files.forget(&dir);
         match self.disk.sync_dir(owners_dir).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

@@ -312,9 +312,9 @@ async fn check_hash(
 
 /// Measures again what a container takes on its disk; its hash, its terms and its repeats stay.
 pub(super) async fn measure_again(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
-    let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
+    let used = disk_use(&**disk.space.disk(), container, None).await?;
     let saved = disk.index.with(move |index| match index.measure(container)? {
-        Some(measure) => index.save_measure(container, &crate::index::Measure { disk_bytes, ..measure }),
+        Some(measure) => index.save_measure(container, &crate::index::Measure { used, ..measure }),
         None => Ok(()),
     });
     saved.await?;

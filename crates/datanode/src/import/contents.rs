@@ -62,7 +62,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     }
     let rest = replay.take().map(|(batch, _)| batch).unwrap_or_default();
     let measure = Measure {
-        disk_bytes: disk_use(&**disk, container).await?.bytes,
+        used: disk_use(&**disk, container, None).await?,
         copied: true,
         hash: hash::from_hex(&manifest.hash),
         facts: Facts { terms, repeats: manifest.repeats.iter().copied().collect() },

@@ -5,15 +5,17 @@
 use super::{Index, keys};
 use anyhow::{Context, ensure};
 use bytes::{Buf, BufMut};
+use raftlog::DiscardsSum;
 use rocksdb::WriteBatch;
 use types::{ContainerId, LogId, LogIndex, Term};
 
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 const HASHED: u8 = 1;
 const COPIED: u8 = 2;
 const HASH_BYTES: usize = 32;
 /// The bytes before the terms.
-const BYTES: usize = 1 + 1 + 8 + HASH_BYTES + FACTS_BYTES;
+const BYTES: usize = 1 + 1 + USE_BYTES + HASH_BYTES + FACTS_BYTES;
+const USE_BYTES: usize = 8 + 8 + 4 + 5 * 8;
 const FACTS_BYTES: usize = 8 + 4;
 const TERM_BYTES: usize = 8 + 8 + 8 + 4;
 const REPEAT_BYTES: usize = 8;
@@ -130,9 +132,45 @@ impl Facts {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The room that a container's files take on its disk, and what was given up of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskUse {
+    /// The lengths of the files, but for the holes of deleted blocks.
+    pub bytes: u64,
+    /// The bytes of the list of discarded bodies, and the first segment that counts: while neither changes,
+    /// `discards` is the list's sum.
+    pub list_bytes: u64,
+    pub first_segment: u32,
+    pub discards: DiscardsSum,
+}
+
+impl DiskUse {
+    fn put(&self, at: &mut Vec<u8>) {
+        let DiskUse { bytes, list_bytes, first_segment, discards } = *self;
+        let DiscardsSum { blocks, digest, body_bytes, hole_bytes, dead_bytes } = discards;
+        at.put_u64_le(bytes);
+        at.put_u64_le(list_bytes);
+        at.put_u32_le(first_segment);
+        [blocks, digest, body_bytes, hole_bytes, dead_bytes].iter().for_each(|field| at.put_u64_le(*field));
+    }
+
+    fn get(value: &mut &[u8]) -> DiskUse {
+        let (bytes, list_bytes) = (value.get_u64_le(), value.get_u64_le());
+        let first_segment = value.get_u32_le();
+        let discards = DiscardsSum {
+            blocks: value.get_u64_le(),
+            digest: value.get_u64_le(),
+            body_bytes: value.get_u64_le(),
+            hole_bytes: value.get_u64_le(),
+            dead_bytes: value.get_u64_le(),
+        };
+        DiskUse { bytes, list_bytes, first_segment, discards }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Measure {
-    pub disk_bytes: u64,
+    pub used: DiskUse,
     /// Whether the replica came from another node, and not from a log of this disk.
     pub copied: bool,
     /// The hash of docs/format/container-hash.md; `None` until it is computed.
@@ -148,7 +186,7 @@ impl Measure {
         let mut at = Vec::with_capacity(BYTES + rest);
         at.put_u8(VERSION);
         at.put_u8(if self.hash.is_some() { HASHED } else { 0 } | if self.copied { COPIED } else { 0 });
-        at.put_u64_le(self.disk_bytes);
+        self.used.put(&mut at);
         at.put_slice(&self.hash.unwrap_or_default());
         self.facts.put(&mut at);
         at
@@ -166,11 +204,11 @@ impl Measure {
         ensure!(bytes >= BYTES, "a measure of {bytes} bytes is none");
         let flags = value.get_u8();
         ensure!(flags & !(HASHED | COPIED) == 0, "unknown flags {flags:#04x} in a measure");
-        let disk_bytes = value.get_u64_le();
+        let used = DiskUse::get(&mut value);
         let (hash, value) = value.split_at(HASH_BYTES);
         let hash = (flags & HASHED != 0).then(|| hash.try_into().expect("it has 32 bytes"));
         let facts = Facts::get(value).context("decode a measure")?;
-        Ok(Some(Measure { disk_bytes, copied: flags & COPIED != 0, hash, facts }))
+        Ok(Some(Measure { used, copied: flags & COPIED != 0, hash, facts }))
     }
 }
 
@@ -192,18 +230,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_5_is_laid_out_as_documented() {
+    fn version_6_is_laid_out_as_documented() {
         let last = LogId { term: Term(8), index: LogIndex(11) };
         let ends = vec![TermEnd { last, mark: Some(Mark { at: LogIndex(9), crc: 10 }) }];
         let terms = Terms { first: LogIndex(7), ends };
+        let discards = DiscardsSum { blocks: 12, digest: 13, body_bytes: 14, hole_bytes: 15, dead_bytes: 16 };
         let measure = Measure {
-            disk_bytes: 4,
+            used: DiskUse { bytes: 4, list_bytes: 2, first_segment: 3, discards },
             copied: true,
             hash: Some([5; HASH_BYTES]),
             facts: Facts { terms, repeats: vec![LogIndex(6)] },
         };
-        let mut bytes = vec![5, 3];
-        bytes.extend(4u64.to_le_bytes());
+        let mut bytes = vec![6, 3];
+        [4u64, 2].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
+        bytes.extend(3u32.to_le_bytes());
+        (12..17u64).for_each(|field| bytes.extend(field.to_le_bytes()));
         bytes.extend([5; HASH_BYTES]);
         bytes.extend(7u64.to_le_bytes());
         bytes.extend(1u32.to_le_bytes());
@@ -213,14 +254,14 @@ mod tests {
         assert_eq!(measure.encode(), bytes);
         assert_eq!(Measure::decode(&bytes).unwrap(), Some(measure));
         assert!(Measure::decode(&bytes[..20]).is_err());
-        bytes[0] = 6;
+        bytes[0] = 7;
         assert!(Measure::decode(&bytes).is_err(), "a later version");
-        bytes[0] = 4;
-        assert_eq!(Measure::decode(&bytes).unwrap(), None, "an older one");
         bytes[0] = 5;
+        assert_eq!(Measure::decode(&bytes).unwrap(), None, "an older one");
+        bytes[0] = 6;
         bytes[1] = 4;
         assert!(Measure::decode(&bytes).is_err(), "unknown flags");
-        let none = Measure { disk_bytes: 0, copied: false, hash: None, facts: Facts::default() };
+        let none = Measure::default();
         assert_eq!(Measure::decode(&none.encode()).unwrap(), Some(none));
     }
 

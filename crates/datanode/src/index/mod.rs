@@ -16,7 +16,7 @@ mod unhealthy;
 
 use crate::blocking::blocking;
 use anyhow::{Context, bail, ensure};
-pub(crate) use measure::{Committed, Facts, Mark, Measure, TermEnd, Terms};
+pub(crate) use measure::{Committed, DiskUse, Facts, Mark, Measure, TermEnd, Terms};
 pub(crate) use moves::Moves;
 use planted::Bug;
 use prost::Message;

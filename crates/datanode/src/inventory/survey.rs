@@ -3,11 +3,11 @@
 use super::{Inventory, Replica};
 use crate::blocking::blocking;
 use crate::container_end::{ContainerEnd, EndFile};
-use crate::container_reader::{ContainerReader, DiskUse, Reading, disk_use};
+use crate::container_reader::{ContainerReader, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::index::{Committed, Facts, Index, Measure, TermEnd, Terms};
+use crate::index::{Committed, Index, Measure, TermEnd, Terms};
 use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
 use crate::verdict::condemns;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
-use types::{ContainerId, DiskId, LogId, LogIndex};
+use types::{ContainerId, DiskId, LogId, LogIndex, OwnerId};
 
 /// The age that SCM's knowledge of an open container's size may have (its pipeline's report has the size too,
 /// each second), and the time until a container is released whose log forgot it.
@@ -135,7 +135,8 @@ impl Surveyor {
             return Ok(self.open_before(disk, &record));
         }
         // The last segment of a container that was just closed is cut to its length a moment later.
-        let used = match disk_use(&**disk.space.disk(), container).await {
+        let before = measure.as_ref().map(|measure| &measure.used);
+        let used = match disk_use(&**disk.space.disk(), container, before).await {
             // The replica's row says what it is nevertheless, so that it is replaced and can be deleted.
             Err(failure) if condemns(&failure) => {
                 let why = format!("{failure:#}");
@@ -146,13 +147,11 @@ impl Surveyor {
             used => Some(used?),
         };
         let is_unread = used.is_none();
-        let DiskUse { bytes: disk_bytes, discards } = used.unwrap_or_default();
+        let used = used.unwrap_or_default();
         let measure = match (record.state.is_over(), measure) {
             (true, None) if !is_unread => measure_closed(disk, container).await?,
             (true, Some(measure)) => measure,
-            (false, _) | (true, None) => {
-                Measure { disk_bytes, copied: false, hash: None, facts: Facts::default() }
-            }
+            (false, _) | (true, None) => Measure { used, ..Measure::default() },
         };
         let committed = match record.state {
             ContainerState::Open => None,
@@ -179,8 +178,8 @@ impl Surveyor {
             terms: measure.facts.terms,
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
-            disk_bytes,
-            discards,
+            disk_bytes: used.bytes,
+            discards: used.discards,
             hash: measure.hash,
             unhealthy,
             checked_ms: 0,
@@ -255,9 +254,10 @@ impl Surveyor {
 async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Measure> {
     // Under the lock: blocks that are deleted meanwhile would not be in the measure.
     let _deleting = disk.deleting.lock().await;
-    let disk_bytes = disk_use(&**disk.space.disk(), container).await?.bytes;
+    let used = disk_use(&**disk.space.disk(), container, None).await?;
+    disk.space.expect_discards(OwnerId::from(container), used.list_bytes);
     let copied = is_copy(disk.space.disk(), container).await?;
-    let measure = Measure { disk_bytes, copied, hash: None, facts: Facts::default() };
+    let measure = Measure { used, copied, ..Measure::default() };
     let saved = measure.clone();
     disk.index.with(move |index| index.save_measure(container, &saved)).await?;
     Ok(measure)

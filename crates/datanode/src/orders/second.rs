@@ -143,7 +143,7 @@ impl SecondReplicas {
 mod tests {
     use super::*;
     use crate::container_end::ContainerEnd;
-    use crate::index::{Facts, Measure};
+    use crate::index::Measure;
     use crate::inventory::Surveyor;
     use crate::offline::tests::{FIRST, Left};
     use crate::orders::delete::delete_replica;
@@ -195,7 +195,7 @@ mod tests {
         seconds.look().await;
         assert_eq!(holders(&means), [true, true], "nobody has read the one that is told of");
 
-        let measure = Measure { disk_bytes: 1, copied: false, hash: Some([7; 32]), facts: Facts::default() };
+        let measure = Measure { hash: Some([7; 32]), ..Measure::default() };
         read_from.index.save_measure(FIRST, &measure).unwrap();
         take_inventory(&means).await;
         means.disks.may_reclaim.store(true, Ordering::Relaxed);
@@ -231,7 +231,7 @@ mod tests {
         let told = means.disks.open[0].clone();
         let last = |n: usize| means.disks.open[n].index.container(FIRST).unwrap().unwrap().last;
         assert_eq!(last(0), last(1));
-        let measure = Measure { disk_bytes: 1, copied: false, hash: Some([7; 32]), facts: Facts::default() };
+        let measure = Measure { hash: Some([7; 32]), ..Measure::default() };
         told.index.save_measure(FIRST, &measure).unwrap();
         take_inventory(&means).await;
         means.disks.may_reclaim.store(true, Ordering::Relaxed);
@@ -257,7 +257,7 @@ mod tests {
         bytes[body] ^= 1;
         std::fs::write(&segment, bytes).unwrap();
         let means = of_two_disks([&left[0], &left[1]]).await;
-        let measure = Measure { disk_bytes: 1, copied: false, hash: Some([7; 32]), facts: Facts::default() };
+        let measure = Measure { hash: Some([7; 32]), ..Measure::default() };
         means.disks.open[0].index.save_measure(FIRST, &measure).unwrap();
         means.disks.may_reclaim.store(true, Ordering::Relaxed);
         take_inventory(&means).await;
