@@ -29,7 +29,7 @@ async fn read(client: &Client, pieces: &[BlockPiece], range: Range<u64>) -> (Byt
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_piece_that_is_not_what_was_written_ends_with_an_error() {
-    let cluster = Cluster::start().await;
+    let mut cluster = Cluster::start().await;
     // One chunk that is all of its piece is asked of every replica before the reader gives up.
     let options = ClientOptions { read_deadline: Duration::from_millis(500), ..cluster.client_options() };
     let client = Client::connect(options);
@@ -56,6 +56,14 @@ async fn a_whole_piece_that_is_not_what_was_written_ends_with_an_error() {
         let (came, end) = read(&client, &pieces, 0..3 * key.size).await;
         assert!(end.is_err() && (size..2 * size).contains(&came.len()), "{size}: {end:?}");
     }
+
+    // Who is silent may have what was written: nobody has said that it is lost.
+    let key: Key = client.lookup(S3_VOLUME, BUCKET, b"size-100").await.unwrap();
+    let mut others = key.pieces.clone();
+    others[0].crc ^= 1;
+    cluster.nodes.remove(0).stop().await;
+    let (_, end) = read(&client, &others, 0..key.size).await;
+    assert!(matches!(end, Err(ClientError::Unavailable(_))), "{end:?}");
     cluster.stop().await;
 }
 
