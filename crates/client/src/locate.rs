@@ -23,6 +23,8 @@ pub(crate) struct Replicas {
     pub(crate) first: Vec<String>,
     /// Those that may have what the first cannot give, in their order.
     pub(crate) last: Vec<String>,
+    /// Whether a node that has yet to say what it has may have the container.
+    pub(crate) is_incomplete: bool,
 }
 
 impl Locations {
@@ -55,16 +57,16 @@ impl Locations {
             ScmClient::new(channel).locate_containers(request).await
         });
         let answer = answer.await?;
-        let mut replicas = Replicas { first: Vec::new(), last: Vec::new() };
+        let mut replicas = Replicas { first: Vec::new(), last: Vec::new(), is_incomplete: false };
         for location in answer.locations.into_iter().filter(|location| location.container == container.0) {
             replicas.first.extend(addresses(location.replicas));
             replicas.last.extend(addresses(location.last));
+            replicas.is_incomplete |= location.incomplete;
         }
         if replicas.first.is_empty() && replicas.last.is_empty() {
-            return Err(Failure::new(
-                Code::NotFound,
-                format!("SCM knows no replica of container {container}"),
-            ));
+            let (code, yet) =
+                if replicas.is_incomplete { (Code::Unavailable, " yet") } else { (Code::NotFound, "") };
+            return Err(Failure::new(code, format!("SCM knows no replica of container {container}{yet}")));
         }
         Ok(Arc::new(replicas))
     }

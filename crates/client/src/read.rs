@@ -355,6 +355,10 @@ impl Reader {
             first.sort_by_key(|address| self.client.options().local.has(address));
             self.client.avoided().to_the_front(&mut first);
             self.replicas = found.last.iter().rev().cloned().chain(first).collect();
+            if found.is_incomplete {
+                // Whoever has yet to speak is one that does not answer.
+                self.answers.push(Code::Unavailable);
+            }
         }
         Ok(self.replicas.pop().expect("locations are never empty"))
     }

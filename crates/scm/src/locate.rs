@@ -2,6 +2,7 @@
 
 use crate::nodes::Nodes;
 use crate::quality::{Quality, is_shared, quality};
+use crate::replication::all_known;
 use crate::tables::container_state;
 use crate::view;
 use crate::world::World;
@@ -39,7 +40,8 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
     let diverged = Some(speaking(&diverged)).filter(|found| !found.is_empty()).unwrap_or(silent(&diverged));
     let last = tiers.chain([diverged]).flatten().collect();
     let [replicas, last] = [first, last].map(|of| view::node_addresses(tables, of));
-    Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas, last })
+    let incomplete = good.is_empty() && !all_known(world.node_views());
+    Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas, last, incomplete })
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -278,5 +280,24 @@ mod tests {
         assert_eq!(found(&[], &[1, 2, 3]), [vec![1, 2, 3], vec![]]);
         assert_eq!(found(&[1, 2, 3], &[1, 2, 3]), [vec![1, 2, 3], vec![]]);
         assert_eq!(found(&[1, 2, 3], &[1]), [vec![2, 3], vec![]]);
+    }
+
+    /// Replicas move away from their pipeline's members, of which a new leader of SCM has not heard.
+    #[test]
+    fn what_members_do_not_have_may_be_where_somebody_has_yet_to_tell() {
+        let tables = one_closed_container();
+        let start = Instant::now();
+        let is_incomplete = |silent: u64, with: &[u64], after: Duration| {
+            let (mut nodes, now) = (Nodes::new(SILENCE, start), start + after);
+            for node in tables.nodes().keys().filter(|node| node.0 != silent) {
+                let replicas = with.contains(&node.0).then(good_replica);
+                nodes.tell(node.0, replicas.into_iter().collect(), now);
+            }
+            locate(&World::at(&tables, &nodes, now), ContainerId(1)).unwrap().incomplete
+        };
+        assert!(is_incomplete(1, &[], Duration::ZERO));
+        assert!(!is_incomplete(1, &[2], Duration::ZERO), "a good one is known");
+        assert!(!is_incomplete(0, &[], Duration::ZERO), "all have told");
+        assert!(!is_incomplete(1, &[], SILENCE.dead_after), "it is dead");
     }
 }

@@ -86,7 +86,7 @@ pub(crate) fn is_empty(replica: &ContainerReplica) -> bool {
 /// has been read, and where those that have do not tell of terms that old. Two logs that have an entry of one
 /// term and one leader at one index have the same up to there. A term has one leader, unless a disk came back
 /// with old votes: so the terms before it must be the same as well, and each have the same first record with
-/// a body.
+/// a body. What was not read of the replica proves nothing: `None`.
 pub(crate) fn is_shared<'a>(
     replica: &ContainerReplica,
     good: impl Iterator<Item = &'a ContainerReplica>,
@@ -108,9 +108,12 @@ pub(crate) fn is_shared<'a>(
     };
     let mut read = good.filter(tells).peekable();
     read.peek()?;
+    // Without a first record of its term the terms before it decide, which a replica tells that was read.
+    let is_unread = committed_mark == 0 && replica.terms.is_empty();
     match read.any(has_it) {
         // The term is that of the replica's last record; that of the committed entry is not known.
-        false if replica.committed_unread => None,
+        _ if replica.committed_unread => None,
+        true if is_unread => None,
         is_shared => Some(is_shared),
     }
 }
@@ -217,7 +220,9 @@ mod tests {
         };
         let check = |committed: (u64, u64), others: &[ContainerReplica], expect: Option<bool>| {
             let (committed_term, committed_index) = committed;
-            let replica = ContainerReplica { committed_term, committed_index, ..ContainerReplica::default() };
+            let terms = vec![TermEnd { term: committed_term, last_index: committed_index, mark: 0 }];
+            let replica =
+                ContainerReplica { committed_term, committed_index, terms, ..ContainerReplica::default() };
             assert_eq!(is_shared(&replica, others.iter()), expect, "{committed:?}");
         };
         let both = [good(&[]), good(&[(1, 11), (3, 70)])];
@@ -261,17 +266,16 @@ mod tests {
         check(0, &[(1, 30, 7), (2, 41, 0)], false);
         check(0, &[(1, 9, 6), (2, 41, 0)], false);
         check(8, &[(2, 44, 8)], true);
-        let unread = ContainerReplica {
-            committed_term: 3,
-            committed_index: 40,
-            committed_unread: true,
-            ..ContainerReplica::default()
-        };
-        assert_eq!(
-            is_shared(&unread, [&good].into_iter()),
-            None,
-            "damaged, and its last term is a later one"
-        );
+        // Damage hides whose entry it is: another history's, of the same term, looks like this.
+        for (committed_term, committed_unread) in [(3, true), (2, true), (2, false)] {
+            let unread = ContainerReplica {
+                committed_term,
+                committed_index: 40,
+                committed_unread,
+                ..ContainerReplica::default()
+            };
+            assert_eq!(is_shared(&unread, [&good].into_iter()), None, "{unread:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::container_reader::{ContainerReader, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::index::{Committed, Index, Measure, TermEnd, Terms};
+use crate::index::{Committed, Index, Measure, Terms};
 use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
 use crate::verdict::condemns;
@@ -158,7 +158,7 @@ impl Surveyor {
             ContainerState::Closed => match record.last {
                 Some(last) => {
                     let read = measure.facts.terms.last_to(last.index);
-                    Some(Committed::Read(read.unwrap_or(TermEnd { last, mark: None })))
+                    Some(read.map_or(Committed::Unread(last), Committed::Read))
                 }
                 None => None,
             },

@@ -46,8 +46,8 @@ pub(super) async fn delete_replica(means: &Means, order: &DeleteReplica, run: &R
     deleted
 }
 
-/// Deletes the replica of this disk, if `may_begin` says so once it has the lock, which others may have had
-/// for long.
+/// Deletes the replica of this disk, if `may_begin` says so once all that may take long is over: others may
+/// have had the lock, and the index may be read slowly.
 pub(super) async fn delete_from(
     means: &Means,
     disk: &Arc<DatanodeDisk>,
@@ -55,8 +55,8 @@ pub(super) async fn delete_from(
     may_begin: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
-    may_begin()?;
     let record = disk.index.with(move |index| index.container(container)).await?;
+    may_begin()?;
     let is_released = record.is_none_or(|record| means.pipelines.has_released(&record));
     ensure!(is_released, "a log reads container {container} again");
     if let Err(failure) = disk.index.with(move |index| index.begin_deletion(container)).await {

@@ -156,6 +156,8 @@ impl Executor {
     fn run(&self, order: Order, entry: &mut Entry, asked_at: Instant) {
         let stop = self.workers.stop().child_token();
         entry.state = State::Runs { stop: stop.clone(), making: order.making };
+        // SCM takes who has failed for idle, until it tells the order again.
+        entry.failed.clear();
         let (stopping, node_ends) = (stop.clone(), self.workers.stop().clone());
         let run = Run { asked_at, stop: stopping, node_ends, progress: entry.progress.clone() };
         let (executor, key, work) = (self.clone(), order.key, order.work);

@@ -25,8 +25,8 @@ use crate::tables::{Tables, container_state};
 use crate::world::World;
 use planted::Bug;
 use proto::scm::{
-    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeRecord, NodeState,
-    PipelineRecord, PipelineState, ReplicaState, TaskKind,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DeleteReplica, NodeRecord,
+    NodeState, PipelineRecord, PipelineState, ReplicaState, TaskKind,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -58,7 +58,7 @@ pub(crate) struct Replication {
     /// The moments since which containers lack replicas.
     lacking: BTreeMap<ContainerId, Instant>,
     /// The moments since which a node that speaks has had a replica that goes on past its container.
-    ahead: BTreeMap<(ContainerId, NodeId), Instant>,
+    ahead: BTreeMap<(ContainerId, NodeId), (DeleteReplica, Instant)>,
     /// The moments since which members have been coming to containers.
     coming: BTreeMap<ContainerId, Instant>,
     /// The container at which the next slice begins.
@@ -165,7 +165,9 @@ impl Replication {
         } else if limits.now - *self.lacking.entry(container).or_insert(limits.now) < COPY_AFTER {
             orders.retain(|(_, order)| !order.is_copy());
         }
-        for (node, order) in orders.into_iter().filter(|_| world.may_move_data()) {
+        // A replica that ended by itself is read to its end once it is marked, and nothing moves by that.
+        let may_ask = |(_, order): &(NodeId, Order)| world.may_move_data() || order.is_close();
+        for (node, order) in orders.into_iter().filter(may_ask) {
             tracing::info!(%container, %node, ?order, "ask");
             if let Order::Copy { sources, .. } = &order {
                 copies.add(node, sources.first().copied());
@@ -199,12 +201,15 @@ impl Replication {
             .replicas
             .iter()
             .filter(|(node, replica)| known.quality(replica) == Quality::Ahead && speaks(node));
-        let ahead: BTreeSet<NodeId> = ahead.map(|(node, _)| *node).collect();
-        self.ahead.retain(|(of, node), _| *of != container || ahead.contains(node));
-        let is_told = |node: &NodeId| {
-            limits.now - *self.ahead.entry((container, *node)).or_insert(limits.now) >= limits.ahead_kept
+        let ahead: BTreeMap<NodeId, DeleteReplica> =
+            ahead.map(|(node, replica)| (*node, DeleteReplica::of(replica))).collect();
+        // Another replica of the same node has an hour of its own.
+        self.ahead.retain(|(of, node), (replica, _)| *of != container || ahead.get(node) == Some(replica));
+        let is_told = |(node, replica): &(NodeId, DeleteReplica)| {
+            let since = self.ahead.entry((container, *node)).or_insert_with(|| (replica.clone(), limits.now));
+            limits.now - since.1 >= limits.ahead_kept
         };
-        ahead.into_iter().filter(is_told).collect()
+        ahead.into_iter().filter(is_told).map(|(node, _)| node).collect()
     }
 }
 
@@ -445,6 +450,40 @@ mod tests {
         assert!(!may(&tables, &nodes, later));
         nodes.see(silent, vec![], later);
         assert!(may(&tables, &nodes, later));
+    }
+
+    /// Readers get no more of one that ended by itself than it knows committed, before it is marked.
+    #[test]
+    fn what_ended_by_itself_is_marked_also_while_nothing_may_move() {
+        let now = Instant::now();
+        let (mut tables, mut nodes) = one_too_many(now);
+        let switches = Some(Switches { replication: false, ..tables.switches() });
+        run(&mut tables, Command::SetSwitches(SetSwitchesCommand { switches }));
+        let state = ReplicaState::ReplicaQuasiClosed as i32;
+        nodes.tell(2, vec![ContainerReplica { state, ..good_replica() }], now);
+        (3..=4).for_each(|node| nodes.tell(node, vec![], now));
+        let mut replication = Replication::new(Term(1));
+        assert_eq!(look(&mut replication, &World::at(&tables, &nodes, now)), None);
+        let asked: Vec<_> = replication.tasks.all().map(|(node, it)| (node, it.order.is_close())).collect();
+        assert_eq!(asked, [(NodeId(2), true)], "and no copy is made");
+    }
+
+    /// Each goes on past the container, one on each disk of a node.
+    #[test]
+    fn another_replica_of_a_node_is_kept_for_an_hour_of_its_own() {
+        let (start, kept) = (Instant::now(), ScmOptions::default().ahead_kept);
+        let (tables, mut nodes) = one_too_many(start);
+        let mut replication = Replication::new(Term(1));
+        let mut goes = |last_index: u64, at: Instant| {
+            let ahead = ContainerReplica { last_index, blocks: 9, ..good_replica() };
+            (1..=3).for_each(|node| nodes.tell(node, vec![good_replica()], at));
+            nodes.tell(4, vec![ahead], at);
+            look(&mut replication, &World::at(&tables, &nodes, at)).map(|(node, _)| node)
+        };
+        let past = good_replica().last_index + 1;
+        assert_eq!(goes(past, start), None);
+        assert_eq!(goes(past + 1, start + kept), None, "it came a moment ago");
+        assert_eq!(goes(past + 1, start + 2 * kept), Some(NodeId(4)));
     }
 
     #[test]

@@ -260,7 +260,7 @@ struct Sorted<'a> {
     sources: Vec<NodeId>,
     good: usize,
     /// Bad and stale replicas on nodes that speak; a stale one only where all that it knows committed stands
-    /// in a good one.
+    /// in a good one, a bad one only while the good ones have the same bytes.
     worthless: Vec<(NodeId, &'a ContainerReplica)>,
     copying: Vec<NodeId>,
     deleting: Vec<NodeId>,
@@ -293,7 +293,13 @@ impl<'a> Sorted<'a> {
                 Quality::Ahead if known.ahead_is_told.contains(&node) => Quality::Stale,
                 quality => quality,
             };
-            if quality == Quality::Stale && known.is_shared(replica) != Some(true) {
+            // Either may be the last that has what was acknowledged.
+            let is_in_doubt = match quality {
+                Quality::Stale => known.is_shared(replica) != Some(true),
+                Quality::Bad => known.good_ones_differ(limits.nodes),
+                _ => false,
+            };
+            if is_in_doubt {
                 continue;
             }
             sorted.sort(node, replica, of_node, quality, is_readable);
@@ -352,12 +358,15 @@ fn plan_closed(
     tasks: &Tasks,
     copies: &Copies,
 ) -> Vec<(NodeId, Order)> {
+    let deletion = plan_deletion(known, sorted, limits, tasks);
     let mut orders = plan_marks(known, limits, tasks);
+    // What is to go is not changed: its node would take it for another one that was told of as gone.
+    orders.retain(|(node, _)| !sorted.deleting.contains(node) && !deletion.iter().any(|(of, _)| of == node));
     let lacking = sorted.lacking(limits).saturating_sub(sorted.copying.len());
     if lacking > 0 && limits.all_known {
         orders.extend(plan_copies(known, sorted, limits, tasks, copies, lacking));
     }
-    orders.extend(plan_deletion(known, sorted, limits, tasks));
+    orders.extend(deletion);
     orders
 }
 
@@ -488,7 +497,9 @@ fn plan_deletion(
     }
     let container = ContainerId(known.record.container);
     let may = |(node, replica): &&(NodeId, &ContainerReplica)| {
-        replica.released && may_ask(*node, TaskKind::TaskDelete, container, limits, tasks)
+        replica.released
+            && !tasks.is_asked(*node, TaskKind::TaskClose, container.0)
+            && may_ask(*node, TaskKind::TaskDelete, container, limits, tasks)
     };
     let utilization = |node: &NodeId| limits.nodes.get(node).map_or(0, NodeView::utilization);
     let most_utilized = |replicas: &[(NodeId, &ContainerReplica)]| {

@@ -313,7 +313,7 @@ fn one_too_many_goes_from_the_fullest_node_that_may() {
 fn one_that_is_still_to_be_marked_goes_before_one_that_is_closed() {
     let unmarked = |replica: &mut ContainerReplica| replica.set_state(ReplicaQuasiClosed);
     let fullest = Case::new(&[1, 2, 3, 4]).node(4, |node| node.free_bytes = 100_000);
-    fullest.with(2, unmarked).check(&[ContainerOverReplicated], &[(2, TaskClose), (2, TaskDelete)]);
+    fullest.with(2, unmarked).check(&[ContainerOverReplicated], &[(2, TaskDelete)]);
 }
 
 /// The hashes of replicas say nothing until then, and one may be the only one that knows of what OM has
@@ -329,6 +329,10 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     let bad = |replica: &mut ContainerReplica| replica.unhealthy = "checksum".into();
     Case::new(&[1, 2]).with(3, bad).check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(4, TaskCopy)]);
     Case::new(&[1, 2, 4]).with(3, bad).check(&[ContainerUnhealthy], &[(3, TaskDelete)]);
+    // It is one witness of what was acknowledged, where the good ones are not of one mind.
+    let other = |replica: &mut ContainerReplica| replica.hash = "other".into();
+    let differ = Case::new(&[1, 2, 4]).with(1, |replica| replica.hash = "one".into()).with(2, other);
+    differ.with(3, bad).check(&[ContainerUnhealthy, ContainerDifferent], &[]);
     // There is no other node: the bad replica makes room.
     let room = Case::new(&[1, 2]).with(3, bad).only(3);
     room.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
@@ -430,6 +434,7 @@ fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_de
             blocks: 3,
             committed_term: 1,
             committed_index: 8,
+            terms: vec![TermEnd { term: 1, last_index: 8, mark: 0 }],
             ..self::replica(1, ReplicaQuasiClosed)
         }
     };
@@ -438,6 +443,15 @@ fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_de
     Case { ahead_is_told: [NodeId(3)].into(), ..with_terms(7).with(3, committed) }
         .check(&[ContainerDiverged], &[]);
     with_terms(8).with(3, committed).check(&[ContainerDifferent], &[(3, TaskDelete)]);
+    // Damage may hide that it is of another history, and so does that nobody has read it yet.
+    let ways: [fn(&mut ContainerReplica); 2] = [|it| it.committed_unread = true, |it| it.terms.clear()];
+    for hides in ways {
+        let hidden = with_terms(8).with(3, move |replica| {
+            committed(replica);
+            hides(replica);
+        });
+        hidden.check(&[ContainerDifferent], &[]);
+    }
     // Such a replica does not become worthless by what is known against it, either, or by having lost its
     // log.
     let at_the_end = |state: ReplicaState, unhealthy: &'static str| {

@@ -108,6 +108,10 @@ impl Order {
         matches!(self, Order::Copy { .. })
     }
 
+    pub(crate) fn is_close(&self) -> bool {
+        matches!(self, Order::Close { .. })
+    }
+
     /// Whether replicas come or go by the order.
     pub(crate) fn moves_data(&self) -> bool {
         matches!(self, Order::Copy { .. } | Order::Delete { .. })
@@ -142,11 +146,14 @@ impl Order {
 
 impl Tasks {
     /// Asks the node, which is told so from now on. Asking again for what is asked already changes nothing,
-    /// unless another replica is to be deleted than was.
+    /// unless another replica is to be deleted than was, or it is to go beside fewer good ones: then an
+    /// operator wants it.
     pub(crate) fn ask(&mut self, node: NodeId, order: Order, now: Instant) {
         let asked = Asked { order, since: now, told: now, progress: now, report: None };
         let is_another = |before: &Order| match (before, &asked.order) {
-            (Order::Delete { replica: before, .. }, Order::Delete { replica, .. }) => before != replica,
+            (Order::Delete { replica: before, beside: firm }, Order::Delete { replica, beside }) => {
+                before != replica || beside < firm
+            }
             _ => false,
         };
         let of_node = self.asked.entry(node).or_default();
@@ -425,15 +432,18 @@ mod tests {
     fn a_deletion_of_another_replica_takes_the_place_of_one() {
         let now = Instant::now();
         let mut tasks = Tasks::default();
-        let delete = |last_index| Order::Delete {
+        let delete = |last_index, beside| Order::Delete {
             replica: DeleteReplica { container: 1, last_index, ..Default::default() },
-            beside: 1,
+            beside,
         };
-        for last_index in [7, 9] {
-            tasks.ask(NODE, delete(last_index), now);
-            let asked: Vec<Order> = tasks.of(NODE).map(|asked| asked.order.clone()).collect();
-            assert_eq!(asked, [delete(last_index)]);
-        }
+        let mut ask = |order: Order| {
+            tasks.ask(NODE, order, now);
+            tasks.of(NODE).map(|asked| asked.order.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(ask(delete(7, 3)), [delete(7, 3)]);
+        assert_eq!(ask(delete(9, 3)), [delete(9, 3)]);
+        assert_eq!(ask(delete(9, 1)), [delete(9, 1)], "an operator's");
+        assert_eq!(ask(delete(9, 3)), [delete(9, 1)]);
     }
 
     #[test]

@@ -114,13 +114,11 @@ async fn note_begun(leader: &Leader, node: NodeId) -> Result<(), Failure> {
 }
 
 /// The node's members that say that they have, or had, a log, and of which the pipeline's record does not say
-/// so. One that stands still and was never in a term may have had none.
+/// so. One that stands still is remembered by its disk, which is told of a pipeline once that has a log.
 fn begun(node: NodeId, world: &World<'_>) -> Vec<PipelineReplica> {
     use MemberState::{Ended, LogLost, QuasiClosed, Runs, Stopped};
-    let has_begun = |report: &PipelineReport| match report.state() {
-        Runs | Ended | QuasiClosed | LogLost => true,
-        state => state == Stopped && report.term > 0,
-    };
+    let has_begun =
+        |report: &PipelineReport| matches!(report.state(), Runs | Ended | QuasiClosed | Stopped | LogLost);
     let is_news = |report: &&PipelineReport| {
         let record = world.tables.pipeline(PipelineId(report.pipeline));
         has_begun(report)
@@ -367,11 +365,14 @@ mod tests {
             let nodes = speaking(node, Some(report), now);
             begun(NodeId(node), &World::at(tables, &nodes, now))
         };
-        for state in [MemberState::Opening, MemberState::Stopped] {
-            assert_eq!(news(&tables, 1, 1, state), [], "it may have no log");
-        }
+        assert_eq!(news(&tables, 1, 1, MemberState::Opening), [], "it may have no log");
         assert_eq!(news(&tables, 2, 1, MemberState::Runs), [], "that is no member there");
-        let members = news(&tables, 1, 1, MemberState::Runs);
+        let members = news(&tables, 1, 1, MemberState::Stopped);
+        assert_eq!(
+            members,
+            news(&tables, 1, 1, MemberState::Runs),
+            "it is remembered, and was never in a term"
+        );
         assert_eq!(members, [PipelineReplica { pipeline: 1, replica: 1 }]);
         run(&mut tables, Command::NoteBegun(NoteBegunCommand { members }));
         assert_eq!(news(&tables, 1, 1, MemberState::Runs), []);
