@@ -46,12 +46,16 @@ impl Presence {
         dns: Option<(DnsSockets, &str)>,
     ) -> anyhow::Result<Presence> {
         http.serve_registry(RegistryClient::new(scm).context("addresses of SCM")?);
-        // One of their own: what strangers ask over HTTP takes no turn of what keeps this process in the
+        // Clients of their own: what strangers ask over HTTP takes no turn of what keeps this process in the
         // registry.
-        let client = RegistryClient::new(scm).context("addresses of SCM")?;
         let mut registrars = Vec::new();
         for role in [Role::Scm, Role::Om, Role::S3] {
             let Some(registration) = registration(role, roles, reached, http.address) else { continue };
+            let client = RegistryClient::new(scm).context("addresses of SCM")?;
+            // An SCM of another cluster has nothing to say of this role's health.
+            if let Some(cluster) = roles.cluster_of(role) {
+                client.know(&cluster);
+            }
             // Weak: a check must not keep open what is being stopped.
             let roles = Arc::downgrade(roles);
             let checks = move || {
@@ -59,10 +63,11 @@ impl Presence {
                 Box::pin(checked) as std::pin::Pin<Box<dyn Future<Output = Vec<Check>> + Send>>
             };
             let clock = Arc::new(SystemClock);
-            registrars.push(Registrar::start(client.clone(), registration, clock, checks));
+            registrars.push(Registrar::start(client, registration, clock, checks));
         }
         let dns = dns.map(|(sockets, zone)| {
             let zone = registry::dns::parse_zone(zone).map_err(|why| anyhow::anyhow!("--dns-zone: {why}"))?;
+            let client = RegistryClient::new(scm).context("addresses of SCM")?;
             anyhow::Ok(Arc::new(DnsServer::start(sockets, zone, client)))
         });
         let dns = dns.transpose()?;

@@ -85,10 +85,19 @@ impl Roles {
 
     /// The cluster of this server; empty until a role knows it.
     fn cluster(&self) -> String {
-        let of_scm = self.scm.as_ref().map(Scm::cluster);
-        let of_datanode = || self.datanode.as_ref().and_then(Datanode::cluster);
-        let of_client = || self.client.as_ref().map(|client| client.view().cluster.clone());
-        of_scm.or_else(of_datanode).or_else(of_client).unwrap_or_default()
+        let roles = [Role::Scm, Role::Datanode, Role::Om, Role::S3];
+        roles.into_iter().find_map(|role| self.cluster_of(role)).unwrap_or_default()
+    }
+
+    /// The cluster that a role belongs to, once it knows.
+    pub(crate) fn cluster_of(&self, role: Role) -> Option<String> {
+        let cluster = match role {
+            Role::Scm => self.scm.as_ref().map(Scm::cluster),
+            Role::Datanode => self.datanode.as_ref().and_then(Datanode::cluster),
+            Role::Om => self.om.as_ref().map(Om::cluster),
+            Role::S3 => self.client.as_ref().map(|client| client.view().cluster.clone()),
+        };
+        cluster.filter(|cluster| !cluster.is_empty())
     }
 
     /// A datanode's number; empty for the other roles, which have none.

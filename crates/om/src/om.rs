@@ -207,6 +207,11 @@ impl Om {
         self.replicas.readiness()
     }
 
+    /// The cluster that the directory belongs to; empty before it has joined one.
+    pub fn cluster(&self) -> String {
+        self.disk.stamp().cluster
+    }
+
     /// Entries that are committed and not applied here.
     pub fn lag(&self) -> u64 {
         self.replicas.open().iter().map(|replica| replica.group.status().lag()).sum()

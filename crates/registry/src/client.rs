@@ -60,6 +60,11 @@ impl RegistryClient {
         Ok(RegistryClient { shared: Arc::new(shared) })
     }
 
+    /// Names `cluster` in all calls, unless one is known already: an SCM of another one refuses them.
+    pub fn know(&self, cluster: &str) {
+        self.shared.naming.know(cluster);
+    }
+
     /// Registers an instance. `clock` is the instance's, which SCM compares with its own; `None`: nobody is
     /// to look at it.
     pub async fn register(

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use client::{Client, ClientError, ClientOptions};
 use proto::Code;
 use proto::om::KeyAttributes;
+use registry::RegistryClient;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -342,6 +343,10 @@ async fn an_om_is_ready_while_the_scm_that_it_is_told_of_is_that_of_its_cluster(
     leads_to.send_replace(theirs.clone());
     let mut om = start("om-led-astray", &named);
     until(|is_ready, says| !is_ready && says.contains("to another"), "the name leads elsewhere").await;
+    // A third of a lease, and some: it registers again by then.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let in_theirs = RegistryClient::new(&theirs).unwrap().instances("om").await.unwrap().instances;
+    assert_eq!(in_theirs, [], "an OM of another cluster is none of theirs");
     leads_to.send_replace(ours.clone());
     until(|is_ready, _| is_ready, "the name leads to its SCM again").await;
     om.kill9();
