@@ -272,6 +272,7 @@ mod tests {
 
     /// A flipped bit makes the list look torn. Bodies of small blocks have no holes: nothing else would show
     /// that they are no longer listed.
+    #[allow(clippy::disallowed_methods)]
     #[tokio::test(flavor = "multi_thread")]
     async fn a_list_that_has_lost_its_end_condemns_the_replica() {
         for is_flipped in [true, false] {
