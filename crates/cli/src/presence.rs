@@ -1,18 +1,22 @@
 //! A server as others see it: its roles in the registry, and the registry over HTTP and DNS for those who ask
 //! here.
 
+use crate::admin::FREE_PERCENT_WARNING;
 use crate::args::Role;
 use crate::http::Http;
 use crate::output::printable;
 use crate::roles::Roles;
 use crate::version::VERSION;
 use anyhow::Context;
+use disk::Space;
 use metrics::Exposition;
 use proto::registry::{Check, Health};
+use raftlog::LogSpace;
 use registry::dns::{DnsServer, DnsSockets};
 use registry::{Registrar, Registration, RegistryClient, label_of_address};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::SystemClock;
@@ -22,6 +26,8 @@ use types::SystemClock;
 const LEASE_TTL: Duration = Duration::from_secs(5);
 /// The most entries, seconds of writing, that a replica may have left to apply; one with more is behind.
 const LAG_ENTRIES_MAX: u64 = 10_000;
+/// The time for which a disk is asked how much room it has.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// The presence of one server; datanodes are in the registry by their heartbeats.
 pub(crate) struct Presence {
@@ -145,12 +151,28 @@ async fn checks(role: Role, roles: Weak<Roles>) -> Vec<Check> {
         checks.push(check("raft", health, format!("{lag} entries to apply")));
     }
     if let (Role::Scm | Role::Om, Some((path, space))) = (role, &roles.meta) {
-        checks.push(match space.check_space(0) {
-            Ok(()) => check("disk", Health::Passing, format!("{} has room", path.display())),
-            Err(error) => check("disk", Health::Critical, error.to_string()),
-        });
+        checks.push(check_room(path, space).await);
     }
     checks
+}
+
+/// Whether the directory of OM or SCM has room: time for more is before it has none.
+async fn check_room(path: &Path, space: &LogSpace) -> Check {
+    let here = path.display();
+    if let Err(error) = space.check_space(0) {
+        return check("disk", Health::Critical, format!("{here}: {error}"));
+    }
+    // What hangs is told of elsewhere, and holds up no renewal.
+    let asked = tokio::time::timeout(ROOM_WAIT, space.disk().space()).await;
+    match asked {
+        Ok(Ok(Space { capacity_bytes, free_bytes }))
+            if free_bytes < capacity_bytes / 100 * FREE_PERCENT_WARNING =>
+        {
+            let what = format!("{here} has less than {FREE_PERCENT_WARNING} % free: {free_bytes} bytes");
+            check("disk", Health::Warning, what)
+        }
+        _ => check("disk", Health::Passing, format!("{here} has room")),
+    }
 }
 
 /// A check with words that SCM takes: none that could command a terminal, which a directory's name may have.

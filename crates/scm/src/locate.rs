@@ -73,7 +73,7 @@ fn candidates(
     let of_quality = |is_so: fn(Quality) -> bool| -> Vec<NodeId> {
         there().filter(|(_, replica)| is_so(quality(record, replica))).map(|(node, _)| node).collect()
     };
-    let members = || leader_first(pipeline, nodes, now);
+    let members = || -> Vec<NodeId> { pipeline.members.iter().map(|member| NodeId(member.node)).collect() };
     let (good, damaged) = match container_state(record) {
         ContainerState::ContainerDeleted => {
             let diverged = of_quality(|quality| quality == Quality::Diverged);
@@ -101,13 +101,6 @@ fn candidates(
     };
     let diverged = there().filter(has_more).map(|(node, _)| node).collect();
     Some(Candidates { good, damaged, others, diverged })
-}
-
-fn leader_first(pipeline: &PipelineRecord, nodes: &Nodes, now: Instant) -> Vec<NodeId> {
-    let leader = nodes.pipeline_seen(pipeline, now).leader;
-    let mut members: Vec<NodeId> = pipeline.members.iter().map(|member| NodeId(member.node)).collect();
-    members.sort_by_key(|member| Some(*member) != leader);
-    members
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ mod views;
 mod words;
 
 pub(crate) use self::registry::exit_code;
+pub(crate) use self::status::FREE_PERCENT_WARNING;
 use answer::Answer;
 use anyhow::bail;
 use args::{AdminArgs, AdminCommand, KeyCommand};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// The free shares of a disk below which it is time for more disks, and below which writes are about to fail.
-const FREE_PERCENT_WARNING: u64 = 15;
+pub(crate) const FREE_PERCENT_WARNING: u64 = 15;
 const FREE_PERCENT_CRITICAL: u64 = 5;
 /// The most things of a kind that a finding names; the command behind it lists all.
 const NAMED_MAX: usize = 8;

@@ -138,6 +138,12 @@ impl<'a> ContainerView<'a> {
         is_shared(replica, self.good())
     }
 
+    /// Whether a good replica has been read since it changed last: before that nothing shows that another one
+    /// is of another history.
+    fn is_compared(&self) -> bool {
+        self.good().any(|replica| !replica.hash.is_empty())
+    }
+
     fn good(&self) -> impl Iterator<Item = &'a ContainerReplica> {
         let replicas = self.replicas.iter().map(|(_, replica)| *replica);
         replicas.filter(|replica| {
@@ -260,7 +266,7 @@ struct Sorted<'a> {
     sources: Vec<NodeId>,
     good: usize,
     /// Bad and stale replicas on nodes that speak; a stale one only where all that it knows committed stands
-    /// in a good one, a bad one only while the good ones have the same bytes.
+    /// in a good one, a bad one only once a good one was read, and while the good ones have the same bytes.
     worthless: Vec<(NodeId, &'a ContainerReplica)>,
     copying: Vec<NodeId>,
     deleting: Vec<NodeId>,
@@ -296,7 +302,7 @@ impl<'a> Sorted<'a> {
             // Either may be the last that has what was acknowledged.
             let is_in_doubt = match quality {
                 Quality::Stale => known.is_shared(replica) != Some(true),
-                Quality::Bad => known.good_ones_differ(limits.nodes),
+                Quality::Bad => !known.is_compared() || known.good_ones_differ(limits.nodes),
                 _ => false,
             };
             if is_in_doubt {

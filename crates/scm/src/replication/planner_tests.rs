@@ -333,6 +333,10 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     let other = |replica: &mut ContainerReplica| replica.hash = "other".into();
     let differ = Case::new(&[1, 2, 4]).with(1, |replica| replica.hash = "one".into()).with(2, other);
     differ.with(3, bad).check(&[ContainerUnhealthy, ContainerDifferent], &[]);
+    // Its terms are compared with those of good ones, once these have been read.
+    let unread = Case::new(&[1, 2, 4]).with(3, bad);
+    let unread = [1, 2, 4].into_iter().fold(unread, |case, node| case.with(node, |it| it.hash.clear()));
+    unread.check(&[ContainerUnhealthy], &[]);
     // There is no other node: the bad replica makes room.
     let room = Case::new(&[1, 2]).with(3, bad).only(3);
     room.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);

@@ -313,9 +313,12 @@ impl Tasks {
         }
     }
 
-    /// Forgets all that was asked of a node, since it starts anew.
+    /// Forgets what was asked of a node that registers again, but for deletions: the same process may be
+    /// carrying one out, and what goes counts as gone.
     pub(crate) fn forget_node(&mut self, node: NodeId) {
-        self.asked.remove(&node);
+        if let Some(of_node) = self.asked.get_mut(&node) {
+            of_node.retain(|_, asked| matches!(asked.order, Order::Delete { .. }));
+        }
     }
 
     pub(crate) fn infos(&self, now: Instant, count_max: usize) -> Vec<TaskInfo> {
