@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use disk::Disk;
 use raftlog::{
-    Compacted, Discards, EntryMeta, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files,
+    Compacted, Discards, EntryMeta, LogSpace, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files,
 };
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -254,11 +254,26 @@ fn facts_of(compacted: &Compacted) -> anyhow::Result<Option<Facts>> {
 }
 
 /// Measures what a container takes. Its list of discarded bodies is read only where it is not what was
-/// measured before; one that has become shorter is damaged.
+/// measured before; one that does not reach as far as it did is damaged.
 pub(crate) async fn disk_use(
+    space: &LogSpace,
+    container: ContainerId,
+    before: Option<&DiskUse>,
+) -> anyhow::Result<DiskUse> {
+    let reaches = space.expected_list_bytes(OwnerId::from(container));
+    measure(&**space.disk(), container, before, reaches).await
+}
+
+/// [`disk_use`] of a container that has just come.
+pub(crate) async fn first_disk_use(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<DiskUse> {
+    measure(disk, container, None, 0).await
+}
+
+async fn measure(
     disk: &dyn Disk,
     container: ContainerId,
     before: Option<&DiskUse>,
+    reaches: u64,
 ) -> anyhow::Result<DiskUse> {
     let owner = OwnerId::from(container);
     let files = owner_files(disk, OWNERS_DIR, owner).await.context("list its files")?;
@@ -270,7 +285,7 @@ pub(crate) async fn disk_use(
         Some(before) => *before,
         None => {
             let list = Discards::read(disk, OWNERS_DIR, owner).await.context("read what was discarded")?;
-            list.check_reaches(OWNERS_DIR, before.map_or(0, |before| before.list_bytes))?;
+            list.check_reaches(OWNERS_DIR, reaches)?;
             let first_segment = list.compacted().segments.start;
             DiskUse { bytes: 0, list_bytes: list.list_bytes(), first_segment, discards: list.sum() }
         }

@@ -311,6 +311,11 @@ impl LogSpace {
         known.bytes = known.bytes.max(list_bytes);
     }
 
+    /// The bytes that an owner's list has at least.
+    pub fn expected_list_bytes(&self, owner: OwnerId) -> u64 {
+        self.known_list(owner).bytes
+    }
+
     fn known_list(&self, owner: OwnerId) -> KnownList {
         self.known_lists().get(&owner).copied().unwrap_or_default()
     }

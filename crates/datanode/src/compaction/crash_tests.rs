@@ -269,7 +269,7 @@ async fn discards_that_arrive_while_a_container_is_compacted_stay_whatever_crash
     let disk = machine.open().await;
     let (done, discarded) = compacted_while(&disk, &arriving).await;
     assert!(done.unwrap().is_some() && discarded == arriving.len());
-    let used = disk_use(&**disk.space.disk(), FIRST, None).await.unwrap();
+    let used = disk_use(&disk.space, FIRST, None).await.unwrap();
     assert!(used.discards.dead_bytes > 20 * SMALL_BYTES as u64, "little was copied by then: {used:?}");
     drop(disk);
     let steps = crash_everywhere(&left, &arriving).await.unwrap();

@@ -312,7 +312,7 @@ async fn check_hash(
 
 /// Measures again what a container takes on its disk; its hash, its terms and its repeats stay.
 pub(super) async fn measure_again(disk: &DatanodeDisk, container: ContainerId) -> anyhow::Result<()> {
-    let used = disk_use(&**disk.space.disk(), container, None).await?;
+    let used = disk_use(&disk.space, container, None).await?;
     let saved = disk.index.with(move |index| match index.measure(container)? {
         Some(measure) => index.save_measure(container, &crate::index::Measure { used, ..measure }),
         None => Ok(()),

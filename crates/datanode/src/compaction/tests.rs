@@ -125,14 +125,14 @@ async fn discarded_records_go_and_everything_else_stays_as_it_was() {
     let is_deleted = |local: u64| !local.is_multiple_of(3) && local != LARGE_BLOCK;
     delete(&disk, SMALL_BLOCKS.filter(|local| is_deleted(*local))).await;
     let before = look(&disk).await.unwrap();
-    let used = disk_use(&**disk.space.disk(), FIRST, None).await.unwrap();
+    let used = disk_use(&disk.space, FIRST, None).await.unwrap();
     assert!(used.discards.dead_bytes > 40 * SMALL_BYTES as u64, "small bodies give nothing back");
 
     let done = compacted(&disk).await.unwrap().unwrap();
     let after = look(&disk).await.unwrap();
     assert_eq!(after, before, "blocks, hash and digest");
     assert_eq!(after.blocks, blocks_without(is_deleted));
-    let use_after = disk_use(&**disk.space.disk(), FIRST, None).await.unwrap();
+    let use_after = disk_use(&disk.space, FIRST, None).await.unwrap();
     assert_eq!(use_after.discards.dead_bytes, 0);
     assert!(use_after.bytes + 40 * SMALL_BYTES as u64 <= used.bytes, "{use_after:?} of {used:?}");
     assert!(done.written_bytes < done.removed_bytes, "{done:?}");
@@ -142,7 +142,7 @@ async fn discarded_records_go_and_everything_else_stays_as_it_was() {
     // Blocks that stand in new places are deleted there, and the next compaction leaves them out.
     delete(&disk, [12, LARGE_BLOCK]).await;
     let before = look(&disk).await.unwrap();
-    let dead = disk_use(&**disk.space.disk(), FIRST, None).await.unwrap().discards.dead_bytes;
+    let dead = disk_use(&disk.space, FIRST, None).await.unwrap().discards.dead_bytes;
     assert!((1..100_000).contains(&dead), "a hole gave most of the large one back: {dead}");
     compacted(&disk).await.unwrap().unwrap();
     let after = look(&disk).await.unwrap();
@@ -194,7 +194,7 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     }
     delete(&disk, (40..60).chain([LARGE_BLOCK])).await;
     slow.await.unwrap().unwrap().unwrap();
-    let used = disk_use(&**disk.space.disk(), FIRST, None).await.unwrap();
+    let used = disk_use(&disk.space, FIRST, None).await.unwrap();
     assert!(used.discards.dead_bytes > 10 * SMALL_BYTES as u64, "counted where they are now: {used:?}");
     let reader = ContainerReader::open(disk.space.disk(), FIRST, Reading::Whole).await.unwrap();
     assert!(!(10..60).any(|local| reader.is_known_repeat(LogIndex(local))), "they began blocks");
@@ -207,7 +207,7 @@ async fn what_is_deleted_while_a_container_is_compacted_stays_deleted() {
     assert_eq!(after, other);
     compacted(&disk).await.unwrap().unwrap();
     assert_eq!(look(&disk).await.unwrap(), other);
-    let left_dead = disk_use(&**disk.space.disk(), FIRST, None).await.unwrap().discards.dead_bytes;
+    let left_dead = disk_use(&disk.space, FIRST, None).await.unwrap().discards.dead_bytes;
     assert_eq!(left_dead, 0, "the next one leaves them out");
     drop(disk);
     check_offline(&left, &other).await;
@@ -320,7 +320,7 @@ async fn a_container_with_another_hash_than_before_is_given_up() {
     compacted(&disk).await.unwrap().unwrap();
     let kept = disk.index.measure(FIRST).unwrap().unwrap();
     assert_eq!(kept.hash, Some(hash), "it need not be computed again");
-    assert_eq!(kept.used.bytes, disk_use(&**disk.space.disk(), FIRST, None).await.unwrap().bytes);
+    assert_eq!(kept.used.bytes, disk_use(&disk.space, FIRST, None).await.unwrap().bytes);
 }
 
 /// A missing record that nobody listed is no gap that a compaction may have left.

@@ -3,7 +3,7 @@
 use super::manifest::Manifest;
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_use};
+use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, first_disk_use};
 use crate::hash;
 use crate::index::machine::ContainerMachine;
 use crate::index::{Facts, Index, Measure};
@@ -62,7 +62,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     }
     let rest = replay.take().map(|(batch, _)| batch).unwrap_or_default();
     let measure = Measure {
-        used: disk_use(&**disk, container, None).await?,
+        used: first_disk_use(&**disk, container).await?,
         copied: true,
         hash: hash::from_hex(&manifest.hash),
         facts: Facts { terms, repeats: manifest.repeats.iter().copied().collect() },

@@ -2,7 +2,7 @@
 
 use super::records::{self, ContainerRecord, ContainerState};
 use super::unhealthy::put_unhealthy;
-use super::{Index, keys};
+use super::{Index, keys, measure};
 use crate::container_end::ContainerEnd;
 use anyhow::Context;
 use planted::Bug;
@@ -22,11 +22,13 @@ impl Index {
 
     /// Drops the rows of blocks of a closed container and takes them out of its counters, in one batch that
     /// is **not durable** on return. What is not here is skipped; answers how many were. Nonces stay: with
-    /// them gone, a chunk that is repeated late would begin a block on this replica alone.
+    /// them gone, a chunk that is repeated late would begin a block on this replica alone. `list_bytes`: the
+    /// length of the list that says that they go.
     pub(crate) fn forget_blocks(
         &self,
         container: ContainerId,
         locals: impl IntoIterator<Item = u64>,
+        list_bytes: u64,
     ) -> anyhow::Result<u64> {
         let Some(mut record) = self.container(container)? else { return Ok(0) };
         let (mut batch, mut forgotten) = (WriteBatch::default(), 0);
@@ -40,7 +42,7 @@ impl Index {
         if forgotten > 0 {
             batch.put(keys::container(container), record.encode());
             // The container takes less from now on, and its hash is of what is left.
-            batch.delete(keys::measure(container));
+            batch.put(keys::measure(container), measure::unmeasured(list_bytes));
             self.db.write(batch)?;
         }
         Ok(forgotten)

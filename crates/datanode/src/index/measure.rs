@@ -12,7 +12,10 @@ use types::{ContainerId, LogId, LogIndex, Term};
 const VERSION: u8 = 6;
 const HASHED: u8 = 1;
 const COPIED: u8 = 2;
+/// The record has more than how long the list of discarded bodies is.
+const MEASURED: u8 = 4;
 const HASH_BYTES: usize = 32;
+const FLAGS_AT: usize = 1;
 /// The bytes before the terms.
 const BYTES: usize = 1 + 1 + USE_BYTES + HASH_BYTES + FACTS_BYTES;
 const USE_BYTES: usize = 8 + 8 + 4 + 5 * 8;
@@ -185,14 +188,16 @@ impl Measure {
         let rest = terms.ends.len() * TERM_BYTES + repeats.len() * REPEAT_BYTES;
         let mut at = Vec::with_capacity(BYTES + rest);
         at.put_u8(VERSION);
-        at.put_u8(if self.hash.is_some() { HASHED } else { 0 } | if self.copied { COPIED } else { 0 });
+        let hashed = if self.hash.is_some() { HASHED } else { 0 };
+        at.put_u8(MEASURED | hashed | if self.copied { COPIED } else { 0 });
         self.used.put(&mut at);
         at.put_slice(&self.hash.unwrap_or_default());
         self.facts.put(&mut at);
         at
     }
 
-    /// Decodes a measure; `None` for one of an older version, which is found out again.
+    /// Decodes a measure; `None` for one of an older version, and where blocks have been deleted since: it is
+    /// found out again.
     fn decode(mut value: &[u8]) -> anyhow::Result<Option<Measure>> {
         let bytes = value.len();
         ensure!(bytes > 0, "a measure of no bytes is none");
@@ -203,7 +208,10 @@ impl Measure {
         }
         ensure!(bytes >= BYTES, "a measure of {bytes} bytes is none");
         let flags = value.get_u8();
-        ensure!(flags & !(HASHED | COPIED) == 0, "unknown flags {flags:#04x} in a measure");
+        ensure!(flags & !(HASHED | COPIED | MEASURED) == 0, "unknown flags {flags:#04x} in a measure");
+        if flags & MEASURED == 0 {
+            return Ok(None);
+        }
         let used = DiskUse::get(&mut value);
         let (hash, value) = value.split_at(HASH_BYTES);
         let hash = (flags & HASHED != 0).then(|| hash.try_into().expect("it has 32 bytes"));
@@ -212,7 +220,27 @@ impl Measure {
     }
 }
 
+/// The record of a container that nobody has measured since blocks of it were deleted: its list of discarded
+/// bodies is as long as this. It is durable when their rows are gone, so a list that ends before is damaged.
+pub(super) fn unmeasured(list_bytes: u64) -> Vec<u8> {
+    let mut value =
+        Measure { used: DiskUse { list_bytes, ..DiskUse::default() }, ..Measure::default() }.encode();
+    value[FLAGS_AT] = 0;
+    value
+}
+
+/// The length of the list that a record of this version tells of.
+fn list_bytes(value: &[u8]) -> anyhow::Result<u64> {
+    let is_known = value.len() >= BYTES && value[0] == VERSION;
+    Ok(if is_known { DiskUse::get(&mut &value[FLAGS_AT + 1..]).list_bytes } else { 0 })
+}
+
 impl Index {
+    /// The bytes that a container's list of discarded bodies has at least.
+    pub(crate) fn list_bytes(&self, container: ContainerId) -> anyhow::Result<u64> {
+        Ok(self.get(&keys::measure(container), list_bytes)?.unwrap_or_default())
+    }
+
     pub(crate) fn measure(&self, container: ContainerId) -> anyhow::Result<Option<Measure>> {
         Ok(self.get(&keys::measure(container), Measure::decode)?.flatten())
     }
@@ -241,7 +269,7 @@ mod tests {
             hash: Some([5; HASH_BYTES]),
             facts: Facts { terms, repeats: vec![LogIndex(6)] },
         };
-        let mut bytes = vec![6, 3];
+        let mut bytes = vec![6, 7];
         [4u64, 2].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
         bytes.extend(3u32.to_le_bytes());
         (12..17u64).for_each(|field| bytes.extend(field.to_le_bytes()));
@@ -259,8 +287,11 @@ mod tests {
         bytes[0] = 5;
         assert_eq!(Measure::decode(&bytes).unwrap(), None, "an older one");
         bytes[0] = 6;
-        bytes[1] = 4;
+        bytes[1] = 8;
         assert!(Measure::decode(&bytes).is_err(), "unknown flags");
+        let unmeasured = unmeasured(9);
+        assert_eq!((Measure::decode(&unmeasured).unwrap(), list_bytes(&unmeasured).unwrap()), (None, 9));
+        assert_eq!(list_bytes(&bytes).unwrap(), 2);
         let none = Measure::default();
         assert_eq!(Measure::decode(&none.encode()).unwrap(), Some(none));
     }

@@ -136,7 +136,7 @@ impl Surveyor {
         }
         // The last segment of a container that was just closed is cut to its length a moment later.
         let before = measure.as_ref().map(|measure| &measure.used);
-        let used = match disk_use(&**disk.space.disk(), container, before).await {
+        let used = match disk_use(&disk.space, container, before).await {
             // The replica's row says what it is nevertheless, so that it is replaced and can be deleted.
             Err(failure) if condemns(&failure) => {
                 let why = format!("{failure:#}");
@@ -254,7 +254,7 @@ impl Surveyor {
 async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Measure> {
     // Under the lock: blocks that are deleted meanwhile would not be in the measure.
     let _deleting = disk.deleting.lock().await;
-    let used = disk_use(&**disk.space.disk(), container, None).await?;
+    let used = disk_use(&disk.space, container, None).await?;
     disk.space.expect_discards(OwnerId::from(container), used.list_bytes);
     let copied = is_copy(disk.space.disk(), container).await?;
     let measure = Measure { used, copied, ..Measure::default() };

@@ -110,7 +110,8 @@ impl OfflineDisk {
         let Replayed { containers, applied, stopped, missing, damaged } =
             replay(&self.disk(), pipeline, files, index, until).await?;
         for contents in &containers {
-            index.forget_blocks(contents.container, contents.discards.iter().map(|record| record.tag))?;
+            let gone = contents.discards.iter().map(|record| record.tag);
+            index.forget_blocks(contents.container, gone, contents.discards.list_bytes())?;
         }
         if until == Until::Lost {
             end_without_log(&self.disk(), pipeline, &containers, index).await?;

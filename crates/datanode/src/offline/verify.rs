@@ -321,7 +321,7 @@ fn forget_discarded(
         let count = begun.len();
         verdict.notes.push(format!("the deletion of {count} blocks was begun; the scrubber finishes it"));
     }
-    expected.forget_blocks(container, gone)?;
+    expected.forget_blocks(container, gone, 0)?;
     Ok(())
 }
 

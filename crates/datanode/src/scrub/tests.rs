@@ -156,7 +156,7 @@ async fn deletions_that_were_begun_are_finished() {
         let records: Vec<_> = places.iter().copied().map(discard).collect();
         disk.space.remember_discards(OWNERS_DIR, owner, &records).await.unwrap();
         if rows_are_gone {
-            assert_eq!(disk.index.forget_blocks(FIRST, [block.local]).unwrap(), 1);
+            assert_eq!(disk.index.forget_blocks(FIRST, [block.local], 0).unwrap(), 1);
         }
         let read = async || disk.space.read_body(OWNERS_DIR, places[0], 0..300_000).await;
         assert!(read().await.is_ok(), "no hole yet");
