@@ -86,6 +86,23 @@ impl Reading {
 }
 
 impl ContainerReader {
+    /// Opens a container of a disk that is in use: its list of discarded bodies is as long as it was, or
+    /// damaged.
+    pub(crate) async fn of(
+        space: &LogSpace,
+        container: ContainerId,
+        reading: Reading,
+    ) -> anyhow::Result<ContainerReader> {
+        let owner = OwnerId::from(container);
+        let discards = match reading {
+            Reading::FromDisk(_) => space.discards_of_disk(OWNERS_DIR, owner).await,
+            _ => space.discards(OWNERS_DIR, owner).await,
+        };
+        let discards = discards.context("read what was discarded")?;
+        ContainerReader::over(space.disk(), container, reading, discards).await
+    }
+
+    /// Opens a container of which nobody knows how long its list was.
     pub(crate) async fn open(
         disk: &Arc<dyn Disk>,
         container: ContainerId,

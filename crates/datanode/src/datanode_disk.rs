@@ -112,11 +112,15 @@ impl DatanodeDisk {
         let of_disk = index.clone();
         let listed = blocking(move || {
             of_disk.containers()?;
-            Ok((of_disk.pipeline_specs()?, of_disk.all_unhealthy()?))
+            Ok((of_disk.pipeline_specs()?, of_disk.all_unhealthy()?, of_disk.all_list_bytes()?))
         });
         let root = real.root().display();
-        let (specs, unhealthy) = listed.await.with_context(|| format!("read the block index of {root}"))?;
+        let (specs, unhealthy, list_bytes) =
+            listed.await.with_context(|| format!("read the block index of {root}"))?;
         index_age::check(&*real, space.disk(), &index, &specs).await?;
+        // Before anything acts upon a list that is shorter by now.
+        let expect = |(container, bytes): (ContainerId, u64)| space.expect_discards(container.into(), bytes);
+        list_bytes.into_iter().for_each(expect);
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
         let (counters, unknown, opening, deleting, deleted_lately) = Default::default();
         let (hashes_wanted, unsettled, ending) = Default::default();

@@ -3,10 +3,11 @@
 //! One task for each disk takes the closed containers that have no hash: those that just closed, those in
 //! which blocks were deleted, and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
 
-use crate::container_reader::{ContainerReader, ReadRecord, Reading};
+use crate::container_reader::{ContainerReader, ReadRecord, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::{Facts, Measure};
+use crate::index::{DiskUse, Facts, Measure};
 use crate::repeats::Repeats;
+use crate::verdict::condemns;
 use parking::Throttle;
 use raftlog::ReadError;
 use std::sync::Arc;
@@ -97,6 +98,14 @@ impl Hasher {
 
     async fn hash_marking(&self, container: ContainerId) -> anyhow::Result<()> {
         let before = self.disk.index.with(move |index| index.measure(container)).await?;
+        let used = disk_use(&self.disk.space, container, before.as_ref().map(|before| &before.used)).await;
+        let is_measured =
+            |used: &DiskUse| before.as_ref().is_some_and(|it| it.used.list_bytes == used.list_bytes);
+        if used.is_ok_and(|used| !is_measured(&used)) {
+            // A deletion has gone half way: the hash would be of neither side of it.
+            self.look_again(container).await;
+            return Ok(());
+        }
         match self.hash(container).await? {
             Ok(hashed) => self.save(container, before, hashed).await,
             Err(why) => {
@@ -111,7 +120,10 @@ impl Hasher {
     }
 
     async fn hash(&self, container: ContainerId) -> anyhow::Result<Hashed> {
-        let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
+        let mut reader = match ContainerReader::of(&self.disk.space, container, Reading::Whole).await {
+            Err(failure) if condemns(&failure) => return Ok(Err(format!("{failure:#}"))),
+            reader => reader?,
+        };
         let mut repeats = Repeats::of(&self.disk.index, container);
         loop {
             let ReadRecord { walked, is_discarded } = match reader.next().await {

@@ -163,7 +163,7 @@ impl Scrubber {
     /// Checks every record against its checksums, from the position's segment on.
     async fn scrub_records(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
         let (container, reading) = (position.container, Reading::FromDisk(position.segment));
-        let mut reader = ContainerReader::open(self.disk.space.disk(), container, reading).await?;
+        let mut reader = ContainerReader::of(&self.disk.space, container, reading).await?;
         while let Some(record) = reader.next().await.with_context(|| format!("read container {container}"))? {
             let segment = record.walked.meta.place.segment;
             if segment > position.segment {

@@ -311,6 +311,13 @@ impl LogSpace {
         known.bytes = known.bytes.max(list_bytes);
     }
 
+    /// [`LogSpace::settled_discards`], as the disk has the list now: what was settled before may be damaged
+    /// since, and the page cache goes on showing what was there.
+    pub async fn discards_of_disk(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
+        self.known_lists().entry(owner).or_default().is_settled = false;
+        self.settled_discards(owners_dir, owner).await
+    }
+
     /// The bytes that an owner's list has at least.
     pub fn expected_list_bytes(&self, owner: OwnerId) -> u64 {
         self.known_list(owner).bytes

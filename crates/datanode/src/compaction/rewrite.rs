@@ -125,7 +125,7 @@ impl<'a> Compaction<'a> {
         let before = Compacted::read(&**files, OWNERS_DIR, owner).await?.before(first);
         // The file is written before there is a segment that does not count.
         before.write(&**files, OWNERS_DIR, owner).await?;
-        let reader = ContainerReader::open(files, container, Reading::Whole).await?;
+        let reader = ContainerReader::of(&disk.space, container, Reading::Whole).await?;
         let rewrite = disk.space.rewrite(OWNERS_DIR, owner, first);
         let (moves, names) = Default::default();
         Ok(Compaction { disk, container, before, reader, rewrite, moves, names })

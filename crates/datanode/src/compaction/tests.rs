@@ -454,6 +454,9 @@ async fn names_of_an_older_list_are_written_down_before_heads_go() {
     delete(&disk, 10..20).await;
     delete(&disk, 20..40).await;
     let path = left.root().join(format!("containers/{:016x}/discarded", FIRST.0));
+    // A binary of then kept no length of the list.
+    disk.index.save_measure(FIRST, &Measure::default()).unwrap();
+    disk.index.flush().unwrap();
     drop(disk);
     std::fs::write(&path, without_names(&std::fs::read(&path).unwrap())).unwrap();
     let disk = open(&left).await;

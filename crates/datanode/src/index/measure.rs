@@ -6,7 +6,7 @@ use super::{Index, keys};
 use anyhow::{Context, ensure};
 use bytes::{Buf, BufMut};
 use raftlog::DiscardsSum;
-use rocksdb::WriteBatch;
+use rocksdb::{Direction, IteratorMode, WriteBatch};
 use types::{ContainerId, LogId, LogIndex, Term};
 
 const VERSION: u8 = 6;
@@ -239,6 +239,21 @@ impl Index {
     /// The bytes that a container's list of discarded bodies has at least.
     pub(crate) fn list_bytes(&self, container: ContainerId) -> anyhow::Result<u64> {
         Ok(self.get(&keys::measure(container), list_bytes)?.unwrap_or_default())
+    }
+
+    /// [`Index::list_bytes`] of all containers.
+    pub(crate) fn all_list_bytes(&self) -> anyhow::Result<Vec<(ContainerId, u64)>> {
+        let start = keys::measure(ContainerId(0));
+        let mut all = Vec::new();
+        for row in self.db.rocks().iterator(IteratorMode::From(&start, Direction::Forward)) {
+            let (key, value) = row.context("list how long lists of discarded bodies are")?;
+            if key.first() != start.first() {
+                break;
+            }
+            let id = keys::parse_id(&key).context("a key of no container among those of measures")?;
+            all.push((ContainerId(id), list_bytes(&value)?));
+        }
+        Ok(all)
     }
 
     pub(crate) fn measure(&self, container: ContainerId) -> anyhow::Result<Option<Measure>> {

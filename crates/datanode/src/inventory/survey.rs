@@ -168,6 +168,8 @@ impl Surveyor {
                 last_committed(disk, container, &record, &measure).await?
             }
         };
+        // While a deletion is half way the hash is of before it, and the list's sum of after it.
+        let hash = measure.hash.filter(|_| measure.used.list_bytes == used.list_bytes);
         let replica = Replica {
             pipeline: record.pipeline,
             disk: disk.id,
@@ -180,7 +182,7 @@ impl Surveyor {
             payload_bytes: record.payload_bytes,
             disk_bytes: used.bytes,
             discards: used.discards,
-            hash: measure.hash,
+            hash,
             unhealthy,
             checked_ms: 0,
             released: self.pipelines.has_released(&record),
@@ -276,7 +278,7 @@ async fn last_committed(
         return Ok(measure.facts.terms.last_to(record.committed).map(Committed::Read));
     }
     let until = record.committed.min(last.index);
-    let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
+    let mut reader = ContainerReader::of(&disk.space, container, Reading::Whole).await?;
     let is_read = loop {
         match reader.next().await {
             Ok(Some(read)) if read.walked.meta.id.index < until => {}

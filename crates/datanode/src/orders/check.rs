@@ -4,7 +4,7 @@ use super::order::{Means, Progress};
 use crate::container_reader::{ContainerReader, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::verdict::condemns;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use types::ContainerId;
@@ -33,16 +33,20 @@ pub(super) async fn check_bodies(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     let read = async {
-        let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::FromDisk(0)).await?;
+        let measure = disk.index.with(move |index| index.measure(container)).await?;
+        let mut reader = ContainerReader::of(&disk.space, container, Reading::FromDisk(0)).await?;
         while let Some(record) = reader.next().await? {
             means.copies.receiving.take(record.walked.bytes as usize).await;
             reader.check_body(&record).await?;
             progress.bytes_done.fetch_add(record.walked.bytes, Ordering::Relaxed);
         }
-        match reader.wrong_end().await? {
-            Some(why) => bail!("{why}"),
-            None => Ok(()),
+        if let Some(why) = reader.wrong_end().await? {
+            bail!("{why}");
         }
+        let hashed = measure.filter(|it| it.used.list_bytes == reader.discards().list_bytes());
+        let is_as_hashed = hashed.and_then(|it| it.hash).is_none_or(|hash| hash == reader.hash());
+        ensure!(is_as_hashed, "its records do not have the hash that was computed of them before");
+        Ok(())
     };
     let read = read.await;
     if let Err(failure) = &read

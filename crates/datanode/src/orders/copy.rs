@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::timeout;
 use tracing::info;
-use types::ContainerId;
+use types::{ContainerId, OwnerId};
 
 /// The time after which a source that sends nothing is given up: a source waits for its own rate, which
 /// others share.
@@ -160,6 +160,9 @@ impl<'a> Copy<'a> {
         let Copy { means, disk, manifest, incoming, .. } = self;
         check_is_wanted(means, &manifest).await?;
         import::take_in(disk.space.disk(), &disk.index, incoming, &manifest).await?;
+        let container = manifest.container;
+        let list_bytes = disk.index.with(move |index| index.list_bytes(container)).await?;
+        disk.space.expect_discards(OwnerId::from(container), list_bytes);
         disk.unhealthy.lock().expect("no holder panics").remove(&manifest.container);
         disk.inventory.look_again(disk.id, manifest.container);
         Ok(disk)

@@ -17,8 +17,8 @@ pub(super) async fn have_same_records(
     container: ContainerId,
 ) -> anyhow::Result<bool> {
     let open = |disk: &Arc<DatanodeDisk>| {
-        let disk = disk.space.disk().clone();
-        async move { ContainerReader::open(&disk, container, Reading::Whole).await }
+        let space = disk.space.clone();
+        async move { ContainerReader::of(&space, container, Reading::Whole).await }
     };
     let (first, second) = (open(disks[0]).await?, open(disks[1]).await?);
     let given_up = [first.discards().clone(), second.discards().clone()];

@@ -143,6 +143,7 @@ impl SecondReplicas {
 mod tests {
     use super::*;
     use crate::container_end::ContainerEnd;
+    use crate::container_reader::{ContainerReader, Reading};
     use crate::index::Measure;
     use crate::inventory::Surveyor;
     use crate::offline::tests::{FIRST, Left};
@@ -173,6 +174,14 @@ mod tests {
         delete_replica(means, order, &run).await.unwrap();
     }
 
+    /// Keeps the hash of a disk's replica, as somebody does who has read it.
+    async fn note_hash(disk: &DatanodeDisk) {
+        let mut reader = ContainerReader::of(&disk.space, FIRST, Reading::Whole).await.unwrap();
+        while reader.next().await.unwrap().is_some() {}
+        let measure = Measure { hash: Some(reader.hash()), ..Measure::default() };
+        disk.index.save_measure(FIRST, &measure).unwrap();
+    }
+
     fn holders(means: &Means) -> Vec<bool> {
         let is_held = |disk: &Arc<DatanodeDisk>| {
             let has_files = disk.real.root().join(format!("containers/{:016x}", FIRST.0)).is_dir();
@@ -195,8 +204,7 @@ mod tests {
         seconds.look().await;
         assert_eq!(holders(&means), [true, true], "nobody has read the one that is told of");
 
-        let measure = Measure { hash: Some([7; 32]), ..Measure::default() };
-        read_from.index.save_measure(FIRST, &measure).unwrap();
+        note_hash(read_from).await;
         take_inventory(&means).await;
         means.disks.may_reclaim.store(true, Ordering::Relaxed);
         let other = &means.disks.open[1];
@@ -257,8 +265,7 @@ mod tests {
         bytes[body] ^= 1;
         std::fs::write(&segment, bytes).unwrap();
         let means = of_two_disks([&left[0], &left[1]]).await;
-        let measure = Measure { hash: Some([7; 32]), ..Measure::default() };
-        means.disks.open[0].index.save_measure(FIRST, &measure).unwrap();
+        note_hash(&means.disks.open[0]).await;
         means.disks.may_reclaim.store(true, Ordering::Relaxed);
         take_inventory(&means).await;
         SecondReplicas::new(means.clone()).look().await;

@@ -200,7 +200,7 @@ impl Fetch {
         begin: u64,
     ) -> Result<(), Broken> {
         let reading = Reading::FromSegment(segment);
-        let reader = ContainerReader::open(self.disk.space.disk(), self.container, reading).await;
+        let reader = ContainerReader::of(&self.disk.space, self.container, reading).await;
         let mut reader = reader.map_err(failed(self.container))?;
         if reader.discards().compacted().segments.start != self.first_segment {
             return Err(self.compacted_meanwhile());

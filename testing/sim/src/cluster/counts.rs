@@ -72,6 +72,7 @@ counts!(
     object_histories,
     buckets_moved,
     ends_damaged,
+    lists_damaged,
     gateway_changes,
     gateway_unknown,
     gateway_unavailable,

@@ -1,5 +1,5 @@
-//! Bits that flip where something is stored and nobody is away: of records, and of what says how a replica
-//! ended.
+//! Bits that flip where something is stored and nobody is away: of records, of the list of what was discarded,
+//! and of what says how a replica ended.
 
 use super::ending::unsound_replicas;
 use super::plan::machine_at;
@@ -61,7 +61,8 @@ impl Run {
         self.world.disks(ProcessId(machine))[disk].flip_stored_bit(&end, offset, bit).is_ok()
     }
 
-    /// Flips a bit of a closed container that all its replicas have.
+    /// Flips a bit of a closed container that all its replicas have, or of the list of what was discarded of
+    /// it.
     fn flip(&mut self) -> bool {
         let closed = self.closed_whole();
         if closed.is_empty() {
@@ -74,6 +75,17 @@ impl Run {
         let directory = format!("containers/{:016x}", OwnerId::from(container).0);
         for disk in self.world.disks(ProcessId(machine)) {
             let mut files = disk.files_in(&directory);
+            let list = files.iter().find(|(name, bytes)| name == "discarded" && *bytes > 0).cloned();
+            if let Some((_, bytes)) = list.filter(|_| self.random.below(2) == 0) {
+                let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
+                let path = format!("{directory}/discarded");
+                self.ledger.damage(machine);
+                self.ledger.count(|counts| counts.lists_damaged += 1);
+                self.world
+                    .trace()
+                    .event(format_args!("bit {bit} of byte {offset} of {path} on {machine} flips"));
+                return disk.flip_stored_bit(&path, offset, bit).is_ok();
+            }
             files.retain(|(name, bytes)| name.ends_with(".seg") && *bytes > 0);
             let Some((name, bytes)) = files.first() else { continue };
             let path = &format!("{directory}/{name}");
