@@ -256,7 +256,7 @@ impl Buckets {
 
     /// The buckets of which the tables say that something is to be done.
     fn unsettled(&self) -> anyhow::Result<Vec<BucketEntry>> {
-        let Ok(root) = self.root() else { return Ok(Vec::new()) };
+        let Some(root) = self.replicas.led_root(&self.addresses) else { return Ok(Vec::new()) };
         let db = root.dbs.current();
         let mut entries = Vec::new();
         for row in rows(&db, UNSETTLED_PREFIX) {

@@ -13,6 +13,7 @@ use crate::options::OmOptions;
 use crate::place::TablesPlace;
 use crate::replica::{Replica, ReplicaPlaces};
 use crate::state_machine::{Followed, OmStateMachine};
+use crate::tables::ROOT;
 use crate::upgrade::upgrade;
 use anyhow::{Context, bail, ensure};
 use disk::{DataDirectory, Disk};
@@ -21,7 +22,7 @@ use proto::scm::{OmGroup, OmHeartbeatResponse, OmReplicaName, OmReplicaReport};
 use proto::{Code, Failure};
 use raft::{AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaRecord, ReplicaStage};
 use raftlog::{LogSpace, LogSpec};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
@@ -67,8 +68,8 @@ pub(crate) struct Replicas {
 /// SCM's last answer, as far as it tells whether this OM is as it should be.
 #[derive(Default)]
 struct Told {
-    /// The groups in which this OM is to have a replica.
-    groups: BTreeSet<GroupId>,
+    /// The groups in which this OM is to have a replica, and which.
+    groups: BTreeMap<GroupId, ReplicaId>,
     /// The reason, as SCM says, why there are names that nobody serves though this OM stands by; empty: there
     /// are none.
     idle: String,
@@ -130,9 +131,18 @@ impl Replicas {
         open.collect()
     }
 
-    /// The replicas that answer for their groups.
+    /// The replicas that answer for their groups and are those that SCM wants here. What goes on by itself
+    /// tells other groups what to do; a directory of before a restore leads groups that others have by now.
     pub(crate) fn led(&self, addresses: &AddressBook) -> impl Iterator<Item = Arc<Replica>> {
-        self.open().into_iter().filter(|replica| replica.check_serves(addresses).is_ok())
+        let wanted = self.told.lock().expect("no holder panics").groups.clone();
+        let is_wanted = move |replica: &Replica| wanted.get(&replica.group.id()) == Some(&replica.id());
+        let led = self.open().into_iter().filter(|replica| replica.check_serves(addresses).is_ok());
+        led.filter(move |replica| is_wanted(replica))
+    }
+
+    /// [`Replicas::led`] of the root.
+    pub(crate) fn led_root(&self, addresses: &AddressBook) -> Option<Arc<Replica>> {
+        self.led(addresses).find(|replica| replica.group.id() == GroupId::om(ROOT))
     }
 
     /// The replica that answers for a group.
@@ -180,7 +190,7 @@ impl Replicas {
                 Slot::Closed { why, .. } => return Err(why.clone()),
             }
         }
-        if let Some(group) = told.groups.iter().find(|group| !slots.contains_key(group)) {
+        if let Some(group) = told.groups.keys().find(|group| !slots.contains_key(group)) {
             return Err(format!("its replica of {group} is to come"));
         }
         match slots.is_empty() && !told.idle.is_empty() {
@@ -327,8 +337,11 @@ impl Replicas {
     /// groups are.
     pub(crate) fn note(&self, om: NodeId, answer: &OmHeartbeatResponse) {
         let groups = &answer.groups;
-        let is_mine = |told: &&OmGroup| told.members.iter().any(|member| member.om == om.0);
-        let mine = groups.iter().filter(is_mine).filter_map(|told| group_id(told.group)).collect();
+        let mine = groups.iter().filter_map(|told| {
+            let mine = told.members.iter().find(|member| member.om == om.0)?;
+            Some((group_id(told.group)?, ReplicaId(mine.replica)))
+        });
+        let mine = mine.collect();
         *self.told.lock().expect("no holder panics") = Told { groups: mine, idle: answer.idle.clone() };
         let known = groups.iter().filter_map(|told| Some((group_id(told.group)?, &told.members[..])));
         self.places.lock().expect("no holder panics").note(known);

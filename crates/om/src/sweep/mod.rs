@@ -38,14 +38,13 @@ pub(crate) use root::Root;
 
 use crate::others::Others;
 use crate::replicas::Replicas;
-use crate::tables::ROOT;
 use disk::DataDirectory;
 use raft::AddressBook;
 use rpc::{Channels, Link};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
-use types::{Clock, GroupId};
+use types::Clock;
 use worker::Worker;
 
 /// The time after which a new leader begins, and after which it is looked again what groups that are led here
@@ -84,7 +83,7 @@ pub(crate) struct Times {
 /// Sweeps wherever the root is led from here.
 pub(crate) async fn go_on_always(sweep: Sweep) {
     loop {
-        if let Ok(root) = sweep.replicas.serving(GroupId::om(ROOT), &sweep.addresses) {
+        if let Some(root) = sweep.replicas.led_root(&sweep.addresses) {
             Worker::new(sweep.clone(), root).run().await;
         }
         sleep(LOOK_EVERY).await;
