@@ -17,6 +17,7 @@ use crate::index::records::ContainerState;
 use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
 use crate::verdict::condemns;
+use anyhow::Context;
 use proto::{Code, Failure, Retry};
 use raftlog::{Discard, Discards, ReadError};
 use std::collections::BTreeSet;
@@ -105,27 +106,17 @@ async fn recover_in(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow:
 }
 
 /// Finishes the deletions of a container's blocks that were begun and not acknowledged.
-pub(crate) async fn finish_deletions(
-    disk: &Arc<DatanodeDisk>,
-    container: ContainerId,
-) -> Result<(), Failure> {
+pub(crate) async fn finish_deletions(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
     let discards = disk.space.settled_discards(OWNERS_DIR, OwnerId::from(container)).await;
-    let discards = match discards.map_err(anyhow::Error::from) {
-        Ok(discards) => discards,
-        Err(failure) => {
-            if condemns(&failure) {
-                disk.mark_unhealthy(container, format!("{failure:#}")).await;
-            }
-            return Err(failed(container, "read what was discarded", &failure));
-        }
-    };
+    let discards = discards.context("read what was discarded")?;
     let tags = discards.tags();
     if tags.is_empty() {
         return Ok(());
     }
     // A crash may have come before the rows went, or before the holes.
-    carry_out(disk, container, &discards, tags).await.map(drop)
+    carry_out(disk, container, &discards, tags).await?;
+    Ok(())
 }
 
 /// Refuses a container that is not closed, or that a log still reads. A log without its bodies cannot bring a
@@ -305,10 +296,11 @@ mod tests {
             // What is as long as it was when it was measured is not read at a start.
             assert_eq!(is_found(&disk), !(is_flipped && is_measured));
             // The scrubber begins with this, and so does who deletes more.
-            assert!(finish_deletions(&disk, FIRST).await.is_err() && is_found(&disk));
+            let finished = finish_deletions(&disk, FIRST).await;
+            assert!(finished.is_err_and(|failure| condemns(&failure)));
             let more = BlockName::new(BlockId { container: FIRST, local: 50 }, Nonce(50));
             let deleted = delete_blocks(&disk, &Pipelines::default(), FIRST, vec![more], || Ok(())).await;
-            assert!(deleted.is_err(), "{deleted:?}");
+            assert!(deleted.is_err() && is_found(&disk), "{deleted:?}");
             assert_eq!(std::fs::read(&list).unwrap(), bytes, "nothing is cut off");
         }
     }

@@ -141,11 +141,7 @@ impl Scrubber {
     /// that this look at it came to no end.
     async fn scrub_marking(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
         let container = position.container;
-        finish_deletions(&self.disk, container).await?;
-        let found = match self.scrub_records(position).await {
-            Ok(()) => self.scrub_rows(container).await,
-            Err(failure) => Err(failure),
-        };
+        let found = self.scrub_all(position).await;
         if self.disk.index.with(move |index| index.container(container)).await?.is_none() {
             return Ok(()); // deleted meanwhile
         }
@@ -158,6 +154,13 @@ impl Scrubber {
             Err(failure) => return Err(failure),
         }
         Ok(())
+    }
+
+    async fn scrub_all(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
+        let container = position.container;
+        finish_deletions(&self.disk, container).await?;
+        self.scrub_records(position).await?;
+        self.scrub_rows(container).await
     }
 
     /// Checks every record against its checksums, from the position's segment on.

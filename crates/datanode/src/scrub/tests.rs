@@ -174,6 +174,22 @@ async fn deletions_that_were_begun_are_finished() {
     }
 }
 
+/// It held the scrubber up for minutes, as something that it could not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_has_lost_its_end_is_a_finding_like_any_other() {
+    let left = Left::of_small_blocks().await;
+    let disk = compaction::open(&left).await;
+    compaction::delete(&disk, 10..40).await;
+    drop(disk);
+    left.flip(&format!("containers/{:016x}/discarded", FIRST.0), 100);
+    let disk = compaction::open(&left).await;
+    let options = ScrubOptions { bytes_per_second: 1 << 30, interval: Duration::ZERO };
+    let mut scrubber = Scrubber::new(disk.clone(), options, Arc::new(ManualClock::at_ms(5000)));
+    scrubber.pass().await.unwrap();
+    assert!(disk.index.unhealthy(FIRST).unwrap().is_some());
+    assert_eq!(disk.counters.stats(disk.id).scrub_findings, 1);
+}
+
 /// A scrub takes its time between its looks at a block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_that_one_compaction_after_the_other_moves_is_followed() {
