@@ -16,7 +16,9 @@ use std::sync::Arc;
 use tracing::error;
 use types::Clock;
 
-/// Finishes what a crash cut short, before anything is read. A disk where that fails is used all the same.
+/// Finishes what a crash cut short, before anything is read. A disk where that fails is used all the same. In
+/// this order: a replica that is to go is gone before a copy takes its place, and records are where they stay
+/// before the holes of what was discarded are punched there.
 pub(crate) async fn recover(disks: &Disks) {
     for disk in &disks.open {
         let finished = [

@@ -1,5 +1,5 @@
-//! Bits that flip where something is stored and nobody is away: of records, of the list of what was discarded,
-//! and of what says how a replica ended.
+//! Bits that flip where something is stored and nobody is away: of records, of the list of what was
+//! discarded, and of what says how a replica ended.
 
 use super::ending::unsound_replicas;
 use super::plan::machine_at;
