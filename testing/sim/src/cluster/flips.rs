@@ -13,6 +13,15 @@ use types::{ContainerId, OwnerId};
 /// The time that a flip waits for a moment in which something may be harmed.
 const FLIP_WITHIN: Duration = Duration::from_secs(10);
 
+/// A file on a disk of a machine, and how much of it may be harmed.
+#[derive(Clone)]
+struct Stored {
+    machine: usize,
+    disk: usize,
+    path: String,
+    bytes: u64,
+}
+
 impl Run {
     pub(super) fn flip_soon(&mut self) {
         self.flip_by(Flipped::Records, self.world.now() + FLIP_WITHIN);
@@ -49,22 +58,22 @@ impl Run {
 
     /// Flips a bit of how a replica of a closed container ended, of those that ended by themselves.
     fn flip_end(&mut self) -> bool {
-        let ends: Vec<_> = self.closed_whole().iter().flat_map(|info| self.ends_of(info)).collect();
+        let ends = self.files_of(&self.closed_whole(), "end");
         if ends.is_empty() {
             return false;
         }
-        let (machine, disk, end, bytes) = self.random.pick(&ends).clone();
-        let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
-        self.ledger.damage(machine);
         self.ledger.count(|counts| counts.ends_damaged += 1);
-        self.world.trace().event(format_args!("bit {bit} of byte {offset} of {end} on {machine} flips"));
-        self.world.disks(ProcessId(machine))[disk].flip_stored_bit(&end, offset, bit).is_ok()
+        self.flip_in(&ends)
     }
 
-    /// Flips a bit of a closed container that all its replicas have, or of the list of what was discarded of
-    /// it.
+    /// Flips a bit of a closed container that all its replicas have, or of a list of what was discarded.
     fn flip(&mut self) -> bool {
         let closed = self.closed_whole();
+        let lists = self.files_of(&closed, "discarded");
+        if !lists.is_empty() && self.random.below(2) == 0 {
+            self.ledger.count(|counts| counts.lists_damaged += 1);
+            return self.flip_in(&lists);
+        }
         if closed.is_empty() {
             return false;
         }
@@ -73,44 +82,43 @@ impl Run {
         let node = self.random.pick(&info.replicas).node.clone().unwrap_or_default();
         let Some(machine) = machine_at(&node.address) else { return false };
         let directory = format!("containers/{:016x}", OwnerId::from(container).0);
-        for disk in self.world.disks(ProcessId(machine)) {
-            let mut files = disk.files_in(&directory);
-            let list = files.iter().find(|(name, bytes)| name == "discarded" && *bytes > 0).cloned();
-            if let Some((_, bytes)) = list.filter(|_| self.random.below(2) == 0) {
-                let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
-                let path = format!("{directory}/discarded");
-                self.ledger.damage(machine);
-                self.ledger.count(|counts| counts.lists_damaged += 1);
-                self.world
-                    .trace()
-                    .event(format_args!("bit {bit} of byte {offset} of {path} on {machine} flips"));
-                return disk.flip_stored_bit(&path, offset, bit).is_ok();
-            }
+        for (disk, of) in self.world.disks(ProcessId(machine)).iter().enumerate() {
+            let mut files = of.files_in(&directory);
             files.retain(|(name, bytes)| name.ends_with(".seg") && *bytes > 0);
             let Some((name, bytes)) = files.first() else { continue };
-            let path = &format!("{directory}/{name}");
+            let path = format!("{directory}/{name}");
             // Beyond its records a segment has room that nobody reads.
             let used = if files.len() > 1 { *bytes / 2 } else { info.payload_bytes.min(*bytes) };
-            let (offset, bit) = (self.random.below(used.max(1)), self.random.below(8) as u8);
-            self.ledger.damage(machine);
-            self.world.trace().event(format_args!("bit {bit} of byte {offset} of {path} on {machine} flips"));
-            return disk.flip_stored_bit(path, offset, bit).is_ok();
+            return self.flip_in(&[Stored { machine, disk, path, bytes: used.max(1) }]);
         }
         false
     }
 
-    /// The `end` files of a container's replicas: those that ended by themselves have one.
-    fn ends_of(&self, info: &ContainerInfo) -> Vec<(usize, usize, String, u64)> {
-        let directory = format!("containers/{:016x}", OwnerId::from(ContainerId(info.container)).0);
-        let nodes = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
-        let mut ends = Vec::new();
-        for machine in nodes.filter_map(|node| machine_at(&node.address)) {
-            for (disk, of) in self.world.disks(ProcessId(machine)).iter().enumerate() {
-                let here =
-                    of.files_in(&directory).into_iter().filter(|(name, bytes)| name == "end" && *bytes > 0);
-                ends.extend(here.map(|(name, bytes)| (machine, disk, format!("{directory}/{name}"), bytes)));
+    /// Flips a bit of one of these files.
+    fn flip_in(&mut self, files: &[Stored]) -> bool {
+        let Stored { machine, disk, path, bytes } = self.random.pick(files).clone();
+        let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
+        self.ledger.damage(machine);
+        self.world.trace().event(format_args!("bit {bit} of byte {offset} of {path} on {machine} flips"));
+        self.world.disks(ProcessId(machine))[disk].flip_stored_bit(&path, offset, bit).is_ok()
+    }
+
+    /// The files of this name that stand beside the segments of these containers' replicas.
+    fn files_of(&self, containers: &[ContainerInfo], name: &str) -> Vec<Stored> {
+        let mut found = Vec::new();
+        for info in containers {
+            let directory = format!("containers/{:016x}", OwnerId::from(ContainerId(info.container)).0);
+            let nodes = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
+            for machine in nodes.filter_map(|node| machine_at(&node.address)) {
+                for (disk, of) in self.world.disks(ProcessId(machine)).iter().enumerate() {
+                    let here = of.files_in(&directory).into_iter();
+                    let here = here.filter(|(found, bytes)| found == name && *bytes > 0);
+                    let stored =
+                        |(name, bytes)| Stored { machine, disk, path: format!("{directory}/{name}"), bytes };
+                    found.extend(here.map(stored));
+                }
             }
         }
-        ends
+        found
     }
 }
