@@ -94,6 +94,7 @@ pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
 async fn recover_in(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let (list_bytes, measure) =
         disk.index.with(move |index| Ok((index.list_bytes(container)?, index.measure(container)?))).await?;
+    // Also of a copy that was taken in since the disk was opened.
     disk.space.expect_discards(OwnerId::from(container), list_bytes);
     let before = measure.map(|measure| measure.used);
     let used = disk_use(&disk.space, container, before.as_ref()).await?;

@@ -161,10 +161,12 @@ impl<'a> Copy<'a> {
         check_is_wanted(means, &manifest).await?;
         import::take_in(disk.space.disk(), &disk.index, incoming, &manifest).await?;
         let container = manifest.container;
-        let list_bytes = disk.index.with(move |index| index.list_bytes(container)).await?;
-        disk.space.expect_discards(OwnerId::from(container), list_bytes);
-        disk.unhealthy.lock().expect("no holder panics").remove(&manifest.container);
-        disk.inventory.look_again(disk.id, manifest.container);
+        disk.unhealthy.lock().expect("no holder panics").remove(&container);
+        disk.inventory.look_again(disk.id, container);
+        // The replica is here, whatever the index says next: what it does not give now it gives at a start.
+        if let Ok(list_bytes) = disk.index.with(move |index| index.list_bytes(container)).await {
+            disk.space.expect_discards(OwnerId::from(container), list_bytes);
+        }
         Ok(disk)
     }
 }
