@@ -5,6 +5,7 @@
 
 use crate::container_reader::{ContainerReader, ReadRecord, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
+use crate::deletion::finish_deletions;
 use crate::index::{DiskUse, Facts, Measure};
 use crate::repeats::Repeats;
 use crate::verdict::condemns;
@@ -102,7 +103,9 @@ impl Hasher {
         let is_measured =
             |used: &DiskUse| before.as_ref().is_some_and(|it| it.used.list_bytes == used.list_bytes);
         if used.is_ok_and(|used| !is_measured(&used)) {
-            // A deletion has gone half way: the hash would be of neither side of it.
+            // A deletion has gone half way, and the hash would be of neither side of it; or a crash took what
+            // was measured when a compaction made the list longer.
+            finish_deletions(&self.disk, container).await?;
             self.look_again(container).await;
             return Ok(());
         }

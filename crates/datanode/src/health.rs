@@ -1,14 +1,47 @@
 //! Marking a container's replica as bad, once, whoever finds it.
 
+use crate::container_reader::{ContainerReader, Reading};
 use crate::counters::ContainerReport;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::records::ContainerState;
+use crate::layout::OWNERS_DIR;
+use crate::verdict::condemns;
+use raftlog::Discards;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::error;
-use types::ContainerId;
+use types::{ContainerId, OwnerId};
 
 impl DatanodeDisk {
+    /// Begins to read a container, and marks it where that shows it to be bad.
+    pub(crate) async fn reader(
+        self: &Arc<Self>,
+        container: ContainerId,
+        reading: Reading,
+    ) -> anyhow::Result<ContainerReader> {
+        let reader = ContainerReader::of(&self.space, container, reading).await;
+        self.marking(container, reader).await
+    }
+
+    /// What was discarded in a container, which is marked where the list of that is bad.
+    pub(crate) async fn discards(self: &Arc<Self>, container: ContainerId) -> anyhow::Result<Discards> {
+        let discards = self.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
+        self.marking(container, discards.map_err(anyhow::Error::from)).await
+    }
+
+    async fn marking<T>(
+        self: &Arc<Self>,
+        container: ContainerId,
+        read: anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        if let Err(failure) = &read
+            && condemns(failure)
+        {
+            self.mark_unhealthy(container, format!("{failure:#}")).await;
+        }
+        read
+    }
+
     /// Whether this replica of a container is known to be bad.
     pub(crate) fn is_unhealthy(&self, container: ContainerId) -> bool {
         self.unhealthy.lock().expect("no holder panics").contains(&container)

@@ -17,7 +17,12 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
     let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-    let Candidates { good, damaged, others, diverged } = candidates(record, pipeline, nodes, now)?;
+    let incomplete = !all_known(world.node_views());
+    let candidates = candidates(record, pipeline, nodes, now);
+    // Only replicas that nobody has told of yet may have what such a container had.
+    let may_be_told = incomplete && !record.emptied;
+    let found = candidates.or_else(|| may_be_told.then(Candidates::default))?;
+    let Candidates { good, damaged, others, diverged } = found;
     let with_state = |among: &[NodeId], state: NodeState| -> Vec<NodeId> {
         among.iter().copied().filter(|node| nodes.state(*node, now) == state).collect()
     };
@@ -40,11 +45,10 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
     let diverged = Some(speaking(&diverged)).filter(|found| !found.is_empty()).unwrap_or(silent(&diverged));
     let last = tiers.chain([diverged]).flatten().collect();
     let [replicas, last] = [first, last].map(|of| view::node_addresses(tables, of));
-    let incomplete = good.is_empty() && !all_known(world.node_views());
     Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas, last, incomplete })
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Candidates {
     /// Nodes with a good replica, or, of a container that is not closed, with one that may be.
     good: Vec<NodeId>,
@@ -111,6 +115,7 @@ mod tests {
         close, create, disk, end, good_replica, one_closed_container, run, three_nodes,
     };
     use crate::replicas::ContainersReport;
+    use crate::tables::TablesMut;
     use proto::scm::{DiskReport, DiskState, ReplicaState, TermEnd};
     use std::time::Duration;
 
@@ -289,7 +294,15 @@ mod tests {
             locate(&World::at(&tables, &nodes, now), ContainerId(1)).unwrap().incomplete
         };
         assert!(is_incomplete(1, &[], Duration::ZERO));
-        assert!(!is_incomplete(1, &[2], Duration::ZERO), "a good one is known");
+        let record = tables.container(ContainerId(1)).unwrap().clone();
+        for (emptied, is_said) in [(false, true), (true, false)] {
+            let mut deleted = one_closed_container();
+            let state = ContainerState::ContainerDeleted as i32;
+            TablesMut::new(&mut deleted).put_container(ContainerRecord { state, emptied, ..record.clone() });
+            let found = locate(&World::at(&deleted, &Nodes::new(SILENCE, start), start), ContainerId(1));
+            assert_eq!(found.is_some_and(|found| found.incomplete), is_said);
+        }
+        assert!(is_incomplete(1, &[2], Duration::ZERO), "what a good one lacks another may have");
         assert!(!is_incomplete(0, &[], Duration::ZERO), "all have told");
         assert!(!is_incomplete(1, &[], SILENCE.dead_after), "it is dead");
     }

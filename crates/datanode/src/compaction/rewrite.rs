@@ -119,13 +119,14 @@ impl<'a> Compaction<'a> {
         let (owner, files) = (OwnerId::from(container), disk.space.disk());
         let _deleting = disk.deleting.lock().await;
         check_may_be_compacted(disk, pipelines, container).await?;
+        disk.discards(container).await?;
         settle(disk, container).await?;
         forget_listed(disk, container).await?;
         let first = disk.space.unused_segment(OWNERS_DIR, owner).await?;
         let before = Compacted::read(&**files, OWNERS_DIR, owner).await?.before(first);
         // The file is written before there is a segment that does not count.
         before.write(&**files, OWNERS_DIR, owner).await?;
-        let reader = ContainerReader::of(&disk.space, container, Reading::Whole).await?;
+        let reader = disk.reader(container, Reading::Whole).await?;
         let rewrite = disk.space.rewrite(OWNERS_DIR, owner, first);
         let (moves, names) = Default::default();
         Ok(Compaction { disk, container, before, reader, rewrite, moves, names })

@@ -312,7 +312,8 @@ async fn a_container_with_another_hash_than_before_is_given_up() {
     let left = Left::of_small_blocks().await;
     let disk = open(&left).await;
     delete(&disk, 10..40).await;
-    let measure = |hash| Measure { hash: Some(hash), ..Measure::default() };
+    let used = disk_use(&disk.space, FIRST, None).await.unwrap();
+    let measure = |hash| Measure { hash: Some(hash), used, ..Measure::default() };
     disk.index.save_measure(FIRST, &measure([7; 32])).unwrap();
     assert!(matches!(compacted(&disk).await, Err(GivenUp::Damaged(_))));
     let hash = look(&disk).await.unwrap().hash;

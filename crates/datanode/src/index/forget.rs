@@ -44,6 +44,9 @@ impl Index {
             // The container takes less from now on, and its hash is of what is left.
             batch.put(keys::measure(container), measure::unmeasured(list_bytes));
             self.db.write(batch)?;
+        } else if self.list_bytes(container)? < list_bytes {
+            // The rows went with a list that has become longer since, and what was measured then is not told.
+            self.db.rocks().put(keys::measure(container), measure::unmeasured(list_bytes))?;
         }
         Ok(forgotten)
     }

@@ -5,7 +5,6 @@
 use super::order::{Means, Run};
 use crate::datanode_disk::DatanodeDisk;
 use crate::deletion::{BLOCKS_MAX, delete_blocks};
-use crate::layout::OWNERS_DIR;
 use anyhow::{Context, bail, ensure};
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{DiscardedBlocks, ListDiscardsRequest};
@@ -16,7 +15,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tonic::Streaming;
 use tracing::info;
-use types::{BlockName, ContainerId, OwnerId};
+use types::{BlockName, ContainerId};
 
 /// The time after which a node that sends nothing is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
@@ -35,8 +34,7 @@ pub(super) async fn take_discards(means: &Means, order: TakeDiscards, run: &Run)
     run.check_holds()?;
     let from = order.from.context("it is not said from whom")?;
     let disk = disk_of(means, container)?;
-    let discarded = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
-    let discarded = discarded.context("read what is discarded here")?.tags();
+    let discarded = disk.discards(container).await.context("read what is discarded here")?.tags();
     let mut parts = run.until_stop(ask(means, container, &from)).await?;
     let mut taken = 0;
     loop {

@@ -16,11 +16,8 @@ pub(super) async fn have_same_records(
     disks: [&Arc<DatanodeDisk>; 2],
     container: ContainerId,
 ) -> anyhow::Result<bool> {
-    let open = |disk: &Arc<DatanodeDisk>| {
-        let space = disk.space.clone();
-        async move { ContainerReader::of(&space, container, Reading::Whole).await }
-    };
-    let (first, second) = (open(disks[0]).await?, open(disks[1]).await?);
+    let first = disks[0].reader(container, Reading::Whole).await?;
+    let second = disks[1].reader(container, Reading::Whole).await?;
     let given_up = [first.discards().clone(), second.discards().clone()];
     let is_given_up = |index| given_up.iter().any(|list: &Discards| list.get(index).is_some());
     Ok(hash_without(rate, first, is_given_up).await? == hash_without(rate, second, is_given_up).await?)

@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::timeout;
 use tonic::Status;
 use tracing::info;
-use types::{BlockId, BlockName, ContainerId, Nonce, OwnerId};
+use types::{BlockId, BlockName, ContainerId, Nonce};
 
 /// The time after which a receiver that takes no part is taken for gone.
 const TAKEN_WITHIN: Duration = Duration::from_secs(30);
@@ -40,9 +40,8 @@ pub(super) async fn prepare(served: &Served, request: ListDiscardsRequest) -> Re
         let message = format!("container {container} is not on this node");
         return Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) });
     };
-    let discards = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
-    let discards = discards.map_err(|error| {
-        let message = format!("read what was discarded in container {container}: {error}");
+    let discards = disk.discards(container).await.map_err(|error| {
+        let message = format!("read what was discarded in container {container}: {error:#}");
         Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
     })?;
     let by_tag: BTreeMap<u64, Discarded> = discards.iter().map(|record| (record.tag, *record)).collect();

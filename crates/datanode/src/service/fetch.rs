@@ -97,6 +97,8 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
         None if request.file.is_empty() => (0, 0),
         None => return Err(Failure::invalid(format!("container {container} has no file {}", request.file))),
     };
+    // A list that is damaged is not sent: its receiver would find that out at the end.
+    disk.discards(container).await.map_err(failed(container))?;
     let first_segment = compacted.segments.start;
     Ok(Fetch { served: served.clone(), disk, container, manifest, first_segment, from, _permit: permit })
 }
@@ -200,7 +202,7 @@ impl Fetch {
         begin: u64,
     ) -> Result<(), Broken> {
         let reading = Reading::FromSegment(segment);
-        let reader = ContainerReader::of(&self.disk.space, self.container, reading).await;
+        let reader = self.disk.reader(self.container, reading).await;
         let mut reader = reader.map_err(failed(self.container))?;
         if reader.discards().compacted().segments.start != self.first_segment {
             return Err(self.compacted_meanwhile());

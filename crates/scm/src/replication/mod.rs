@@ -166,7 +166,8 @@ impl Replication {
             orders.retain(|(_, order)| !order.is_copy());
         }
         // A replica that ended by itself is read to its end once it is marked, and nothing moves by that.
-        let may_ask = |(_, order): &(NodeId, Order)| world.may_move_data() || order.is_close();
+        let may_ask =
+            |(_, order): &(NodeId, Order)| world.may_move_data() || order.is_close() && !world.in_safe_mode;
         for (node, order) in orders.into_iter().filter(may_ask) {
             tracing::info!(%container, %node, ?order, "ask");
             if let Order::Copy { sources, .. } = &order {

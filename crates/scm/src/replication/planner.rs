@@ -141,14 +141,19 @@ impl<'a> ContainerView<'a> {
     /// Whether a good replica has been read since it changed last: before that nothing shows that another one
     /// is of another history.
     fn is_compared(&self) -> bool {
-        self.good().any(|replica| !replica.hash.is_empty())
+        let there = self.good_on_nodes().filter(|(node, _)| !self.on_dead_nodes.contains(node));
+        there.map(|(_, replica)| replica).any(|replica| !replica.hash.is_empty())
     }
 
     fn good(&self) -> impl Iterator<Item = &'a ContainerReplica> {
-        let replicas = self.replicas.iter().map(|(_, replica)| *replica);
-        replicas.filter(|replica| {
+        self.good_on_nodes().map(|(_, replica)| replica)
+    }
+
+    fn good_on_nodes(&self) -> impl Iterator<Item = (NodeId, &'a ContainerReplica)> {
+        let is_good = |replica: &ContainerReplica| {
             quality(self.record, replica).is_good() && !self.is_without_log_beside_better(replica)
-        })
+        };
+        self.replicas.iter().copied().filter(move |(_, replica)| is_good(replica))
     }
 
     /// Whether good replicas, other than those of dead nodes, have other bytes. Nobody knows which of them
@@ -376,12 +381,14 @@ fn plan_closed(
     orders
 }
 
-/// The orders to mark as closed the replicas that ended by themselves and are what the container is.
+/// The orders to mark as closed the replicas that ended by themselves and are what the container is. One
+/// without its log is that only where no other is, and those of nodes that have yet to tell may be.
 fn plan_marks(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
     let ContainerRecord { container, last_term, last_index, .. } = *known.record;
     let container = ContainerId(container);
     let unmarked = known.replicas.iter().filter(|(node, replica)| {
         known.quality(replica) == Quality::GoodUnmarked
+            && (limits.all_known || replica.state() != ReplicaState::ReplicaWithoutLog)
             && may_ask(*node, TaskKind::TaskClose, container, limits, tasks)
     });
     unmarked.map(|(node, _)| (*node, Order::Close { container, last_term, last_index })).collect()

@@ -400,6 +400,11 @@ fn a_replica_without_its_log_is_kept_where_it_is_all_there_is_and_replaced_where
         alone.findings(&Tasks::default()).orders.iter().map(|(_, order)| order.key().kind).collect();
     assert_eq!(asked[0], TaskClose);
     assert!(!asked.contains(&TaskDelete), "{asked:?}");
+    // A better one may be on a node that has yet to tell.
+    let mut untold = Case::new(&[]).with(3, without_log);
+    untold.nodes.get_mut(&NodeId(1)).unwrap().complete = false;
+    let asked = untold.findings(&Tasks::default()).orders;
+    assert!(asked.iter().all(|(_, order)| !order.is_close()), "{asked:?}");
 }
 
 /// The replica may be the only one that has what was acknowledged.
