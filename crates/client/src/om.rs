@@ -548,6 +548,11 @@ impl Client {
             .map(|_| ())
     }
 
+    /// What has been begun with buckets and is not at its end.
+    pub async fn unsettled(&self) -> Result<ListUnsettledResponse, ClientError> {
+        query!(self, list_unsettled, About::Group(ROOT_OF_NAMES), ListUnsettledRequest {}).await
+    }
+
     /// Makes `key` visible, replacing an older one. Answers its time of modification.
     pub async fn commit_key(
         &self,

@@ -270,8 +270,8 @@ mod tests {
         }
     }
 
-    /// A compaction had made the list longer, and a crash took what was measured after it: nobody computed the
-    /// container's hash again, so that nobody could copy it.
+    /// A compaction had made the list longer, and a crash took what was measured after it: nobody computed
+    /// the container's hash again, so that nobody could copy it.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_measure_of_a_shorter_list_is_taken_again() {
         let left = Left::of_small_blocks().await;

@@ -17,7 +17,8 @@ use crate::others::Others;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::sweep::{Lacks, Root};
-use crate::tables::{ROOT, Read, UNSETTLED_PREFIX, bucket_key, entry_place, fences};
+use crate::tables::{ROOT, Read, UNSETTLED_PREFIX, bucket_key, doubt, entry_place, fences};
+use crate::unsettled::{Unsettled, What};
 use crate::upgrade::rows;
 use anyhow::Context;
 use proto::om::om_client::OmClient;
@@ -32,7 +33,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Request, Response, Status};
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 use types::random::random;
 use types::{Backoff, Clock, GroupId};
 
@@ -53,10 +54,11 @@ pub(crate) struct Buckets {
     pub(crate) others: Others,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) unsettled: Arc<Unsettled>,
 }
 
 impl Buckets {
-    fn root(&self) -> Result<Arc<Replica>, Failure> {
+    pub(crate) fn root(&self) -> Result<Arc<Replica>, Failure> {
         self.replicas.serving(GroupId::om(ROOT), &self.addresses)
     }
 
@@ -135,7 +137,7 @@ impl Buckets {
     }
 
     /// Has a group take a bucket, once it has all fences that the root has.
-    async fn ask_fenced<Q: Clone, A, F>(
+    pub(crate) async fn ask_fenced<Q: Clone, A, F>(
         &self,
         group: u64,
         question: impl Fn(u64) -> Q,
@@ -165,7 +167,11 @@ impl Buckets {
     }
 
     /// Writes into the root's log what has become of something.
-    async fn note<O: Operation>(&self, id: RequestId, what: O::Request) -> Result<O::Response, Failure> {
+    pub(crate) async fn note<O: Operation>(
+        &self,
+        id: RequestId,
+        what: O::Request,
+    ) -> Result<O::Response, Failure> {
         let fresh = Fresh { random: 0, now_ms: self.clock.now_ms() };
         self.root()?.change::<O>(ops::prepare::<O>(id, None, what, fresh)?).await
     }
@@ -225,6 +231,7 @@ impl Buckets {
             if is_sent {
                 return Ok(());
             }
+            let is_done = is_done || self.is_only_there(moved).await?;
             let why =
                 format!("group {} has not the bucket, or has heard the end of this attempt", moved.from);
             let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
@@ -235,29 +242,37 @@ impl Buckets {
         if is_done && self.fences()? != 0 {
             self.bring_fences(moved.to, Lacks::ByNumber).await?;
         }
+        // The group that is to have it answers first: it may have been reset meanwhile.
+        if self.is_resettled(entry, moved).await? {
+            return Ok(());
+        }
         // The bucket is in one group at most: the group that had it lets go of it before the other holds it.
         let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
         let ended = self.others.ask(moved.from, end, |mut om, end| async move { om.end_sending(end).await });
         ended.await?;
         let end = |fences| EndMoveRequest { fences, ..end };
         let call = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };
-        if self.ask_fenced(moved.to, end, call).await?.is_lost {
-            error!(
-                bucket,
-                number,
-                attempt,
-                group = moved.to,
-                "what was in a bucket that moved is lost with its group"
-            );
-        }
+        let is_lost = self.ask_fenced(moved.to, end, call).await?.is_lost;
         let ended = MoveEndedCommand { volume, bucket, number, attempt };
-        self.note::<MoveEnded>(RequestId(random().random()), ended).await.map(drop)
+        self.note::<MoveEnded>(RequestId(random().random()), ended).await?;
+        match is_lost {
+            true => {
+                let (group, epoch, bucket) = (moved.to, attempt, entry.bucket.clone());
+                let lost = BucketEntry { number, group, epoch, bucket, ..BucketEntry::default() };
+                self.remake(vec![lost]).await
+            }
+            false => Ok(()),
+        }
     }
 
     /// The buckets of which the tables say that something is to be done.
     fn unsettled(&self) -> anyhow::Result<Vec<BucketEntry>> {
         let Some(root) = self.replicas.led_root(&self.addresses) else { return Ok(Vec::new()) };
         let db = root.dbs.current();
+        // What was begun may have come to its end, and that be forgotten.
+        if doubt(&*db)?.is_some_and(|doubt| doubt.places) {
+            return Ok(Vec::new());
+        }
         let mut entries = Vec::new();
         for row in rows(&db, UNSETTLED_PREFIX) {
             let (_, name) = row?;
@@ -284,6 +299,8 @@ pub(crate) async fn finish_always(buckets: Buckets) {
                     continue;
                 }
             };
+        let named = unsettled.iter().map(what).collect();
+        buckets.unsettled.note_buckets(named, buckets.clock.now_ms());
         // A change that is new is left to whoever waits for it. A group that hangs keeps no other one's
         // buckets waiting.
         let mut under_way = JoinSet::new();
@@ -302,11 +319,30 @@ pub(crate) async fn finish_always(buckets: Buckets) {
     }
 }
 
+/// What is not at its end of a bucket.
+fn what(entry: &BucketEntry) -> What {
+    let Bucket { volume, name, .. } = entry.bucket.clone().unwrap_or_default();
+    let BucketMove { from, to, .. } =
+        entry.last_move.as_ref().and_then(|last| last.moved).unwrap_or_default();
+    let what = match entry.stage() {
+        BucketStage::BucketLive => "is there".to_owned(),
+        BucketStage::BucketMaking => format!("is being made in group {}", entry.group),
+        BucketStage::BucketDropping => format!("is being deleted from group {}", entry.group),
+        BucketStage::BucketMoving => format!("is being moved from group {from} to {to}"),
+        BucketStage::BucketMoved => format!("has moved from group {from} to {to}, which are to hear so"),
+        BucketStage::BucketStays => format!("stays in group {from}, which is to hear so, and {to} too"),
+    };
+    What::Bucket(entry.number, format!("bucket {volume}/{name} {what}"))
+}
+
 /// Finishes what was begun with a bucket, and answers whether that is done, or can never be.
 async fn finish(buckets: Buckets, entry: BucketEntry) -> bool {
     let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
     let settled = buckets.settle(&entry).await;
     let is_over = settled.as_ref().map_or_else(|failure| failure.retry == Retry::No, |_| true);
+    if let Err(failure) = &settled {
+        buckets.unsettled.note(what(&entry), buckets.clock.now_ms(), failure.to_string());
+    }
     match settled {
         // Nothing was to be done, or its group goes on with it.
         Ok(_) if matches!(entry.stage(), BucketStage::BucketLive | BucketStage::BucketMoving) => {}

@@ -30,6 +30,7 @@ mod options;
 mod others;
 mod overlay;
 mod place;
+mod places;
 mod queries;
 mod reclaim;
 mod replica;
@@ -40,6 +41,7 @@ mod state_machine;
 mod sweep;
 mod tables;
 mod taps;
+mod unsettled;
 mod upgrade;
 mod usage;
 

@@ -9,6 +9,7 @@ use crate::moves::{self, Moves};
 use crate::options::OmOptions;
 use crate::others::Others;
 use crate::place::{DiskTables, TablesPlace};
+use crate::places;
 use crate::reclaim::{self, Reclaim, UnusedCounts};
 use crate::replicas::{Means, Replicas};
 use crate::service::{OPERATIONS, OmService};
@@ -92,6 +93,7 @@ impl Om {
             others: others.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
+            unsettled: Arc::default(),
         };
         let (counts, wanted) = Default::default();
         let unused = Arc::<UnusedCounts>::default();
@@ -146,8 +148,11 @@ impl Om {
         if has_opened {
             replicas.open_all().await?;
         }
-        let mut tasks =
-            vec![tokio::spawn(buckets::finish_always(buckets)), tokio::spawn(moves::go_on_always(moves))];
+        let mut tasks = vec![
+            tokio::spawn(buckets::finish_always(buckets.clone())),
+            tokio::spawn(places::settle_always(buckets)),
+            tokio::spawn(moves::go_on_always(moves)),
+        ];
         let word = match scm.zip(sweep) {
             None => Word::new("no SCM is given"),
             Some((scm, sweep)) => {
@@ -220,6 +225,7 @@ impl Om {
     pub fn expose(&self, exposition: &mut Exposition) {
         self.service.counted.expose(exposition);
         self.service.moves.counts.expose(exposition);
+        self.service.buckets.unsettled.expose(self.clock.now_ms(), exposition);
         self.service.unused.expose(exposition);
         self.service.swept.expose(exposition);
         expose_listings(self.scans_max - self.service.scans.available_permits(), exposition);

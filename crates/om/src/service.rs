@@ -423,6 +423,32 @@ impl OmService {
         Ok(BringFencesResponse {})
     }
 
+    async fn place(&self, request: Request<PlaceBucketsRequest>) -> Result<PlaceBucketsResponse, Failure> {
+        self.serving(ROOT)?;
+        self.buckets.place(request.into_inner().group).await?;
+        Ok(PlaceBucketsResponse {})
+    }
+
+    async fn held(&self, request: Request<ListHeldRequest>) -> Result<ListHeldResponse, Failure> {
+        let request = request.into_inner();
+        // Who has a bucket is decided by this: no lease is relied on.
+        let replica = self.serving(request.group)?;
+        let tables = self.applied(&replica, ReadPolicy::Index).await?;
+        self.scan_of(tables, move |tables| Ok(queries::held(tables, &request)?)).await
+    }
+
+    async fn keep(&self, request: Request<KeepBucketsRequest>) -> Result<KeepBucketsResponse, Failure> {
+        self.change_in::<ops::KeepBuckets>(request.get_ref().group, request).await
+    }
+
+    async fn told_unsettled(
+        &self,
+        _: Request<ListUnsettledRequest>,
+    ) -> Result<ListUnsettledResponse, Failure> {
+        self.serving(ROOT)?;
+        Ok(self.buckets.unsettled.told())
+    }
+
     /// Sends all that a group has now, or later.
     async fn back_up_group(
         &self,
@@ -551,6 +577,10 @@ om_service! {
         run_sweep, RunSweepRequest => RunSweepResponse, sweep_now;
         switch_sweep, SwitchSweepRequest => SwitchSweepResponse, switch_sweep;
         bring_fences, BringFencesRequest => BringFencesResponse, fences_for;
+        place_buckets, PlaceBucketsRequest => PlaceBucketsResponse, place;
+        list_held, ListHeldRequest => ListHeldResponse, held;
+        keep_buckets, KeepBucketsRequest => KeepBucketsResponse, keep;
+        list_unsettled, ListUnsettledRequest => ListUnsettledResponse, told_unsettled;
         restore_rows, RestoreRowsRequest => RestoreRowsResponse, restore;
     }
     changes {

@@ -4,7 +4,7 @@ use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
 use crate::tables::{
     APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, SENDING_PREFIX,
-    doubt_fences, entry_number, next_bucket, skip_runs,
+    doubt_buckets, doubt_fences, entry_number, next_bucket, skip_runs,
 };
 use crate::taps::Taps;
 use crate::upgrade::{Upgrading, rows};
@@ -96,6 +96,9 @@ pub(crate) fn reset_rows(db: &Db) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         rows(db, SENDING_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));
     let mut changed = skip_runs(db, sending)?;
     changed.push(doubt_fences(db)?);
+    let records =
+        rows(db, BUCKETS_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));
+    changed.extend(doubt_buckets(db, records)?);
     if let Some(next) = next_bucket(db)? {
         changed.push((NEXT_BUCKET_KEY.to_vec(), (next + NUMBERS_SKIPPED).to_le_bytes().to_vec()));
     }

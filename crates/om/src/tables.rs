@@ -21,6 +21,7 @@
 //! | `N` + group | `GroupSeen`, in the root |
 //! | `o` + bucket | of a bucket that is being made, deleted or moved, in the root: the key of its entry |
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
+//! | `P` | `Doubt`: the group was reset, and is yet to hear which of its buckets are its own |
 //! | `q` | `RequestQueue` |
 //! | `s` + place in the queue | `RememberedRequests` |
 //! | `t` + bucket | the last epoch by which this group never holds the bucket, `u64`; empty: it never holds it |
@@ -36,8 +37,8 @@ use anyhow::{Context, bail};
 use planted::Bug;
 use prost::Message;
 use proto::om::{
-    BucketEntry, BucketPlace, BucketRecord, BucketStage, Fences, GroupSeen, RestoredNames, SendingBucket,
-    Upload, Volume,
+    BucketEntry, BucketPlace, BucketRecord, BucketStage, Doubt, Fences, GroupSeen, RestoredNames,
+    SendingBucket, Upload, Volume,
 };
 use proto::{Code, Failure};
 use rocksdb::{ReadOptions, ReadTier};
@@ -53,6 +54,7 @@ pub(crate) const FENCES_KEY: &[u8] = b"M";
 /// The prefix of the rows that say how far groups were when the root heard of them last.
 pub(crate) const SEEN_PREFIX: &[u8] = b"N";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
+pub(crate) const DOUBT_KEY: &[u8] = b"P";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 pub(crate) const RESTORED_KEY: &[u8] = b"j";
 pub(crate) const RUNS_KEY: &[u8] = b"z";
@@ -94,6 +96,8 @@ pub(crate) const VOLUMES_PREFIX: &[u8] = b"w";
 pub(crate) const BUCKETS_PREFIX: &[u8] = b"c";
 /// The prefix of the rows of buckets that are being made, deleted or moved.
 pub(crate) const UNSETTLED_PREFIX: &[u8] = b"o";
+/// The prefix of the rows of buckets that come from other groups.
+pub(crate) const INCOMING_PREFIX: &[u8] = b"i";
 /// The prefix of the rows of buckets that are sent to other groups.
 pub(crate) const SENDING_PREFIX: &[u8] = b"v";
 /// The prefix of the rows of buckets of which only what is to be deleted is here.
@@ -250,7 +254,7 @@ pub(crate) fn letting_go(
 }
 
 pub(crate) fn incoming_key(bucket: BucketNumber) -> Vec<u8> {
-    [b"i", &bucket.0.to_be_bytes()[..]].concat()
+    [INCOMING_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
 }
 
 pub(crate) fn sending_key(bucket: BucketNumber) -> Vec<u8> {
@@ -419,7 +423,49 @@ pub(crate) fn bucket_record(tables: &impl Read, named: BucketNamed<'_>) -> Resul
     };
     let record: Option<BucketRecord> = tables.message(&record_key(place.number))?;
     let is_of_epoch = |record: &BucketRecord| record.epoch == place.epoch || planted::has(Bug::EpochsIgnored);
-    record.filter(is_of_epoch).ok_or_else(|| not_here(&named))
+    let record = record.filter(is_of_epoch).ok_or_else(|| not_here(&named))?;
+    check_certain(&record)?;
+    Ok(record)
+}
+
+/// Refuses, for the moment, a bucket that may have left before this group was reset.
+pub(crate) fn check_certain(record: &BucketRecord) -> Result<(), Refusal> {
+    if !record.doubted || planted::has(Bug::DoubtIgnored) {
+        return Ok(());
+    }
+    let name = record.bucket.as_ref().map(|bucket| bucket.name.as_str()).unwrap_or_default();
+    let why = format!("the group was reset, and the root has yet to say whether bucket `{name}` is in it");
+    Err(Refusal::Passing(Failure::new(Code::NotYet, why)))
+}
+
+/// What this group, since it was reset by force, does not know of the places of buckets.
+pub(crate) fn doubt(tables: &impl Read) -> anyhow::Result<Option<Doubt>> {
+    tables.message(DOUBT_KEY)
+}
+
+/// Refuses, for the moment, a change of what buckets there are, or where, while the root may have forgotten
+/// some.
+pub(crate) fn check_places_known(tables: &impl Read) -> Result<(), Refusal> {
+    if !doubt(tables)?.is_some_and(|doubt| doubt.places) {
+        return Ok(());
+    }
+    let why = "the root of names was reset, and is yet to hear from all groups which buckets they have";
+    Err(Refusal::Passing(Failure::new(Code::NotYet, why)))
+}
+
+/// The rows by which a group that was reset doubts all of its buckets, and the root all places.
+pub(crate) fn doubt_buckets(
+    tables: &impl Read,
+    records: impl Iterator<Item = anyhow::Result<(Vec<u8>, Vec<u8>)>>,
+) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let places = tables.get(NEXT_BUCKET_KEY)?.is_some();
+    let mut rows = vec![(DOUBT_KEY.to_vec(), Doubt { places }.encode_to_vec())];
+    for row in records {
+        let (key, value) = row?;
+        let record: BucketRecord = decode(&key, &value)?;
+        rows.push((key, BucketRecord { doubted: true, ..record }.encode_to_vec()));
+    }
+    Ok(rows)
 }
 
 fn not_here(named: &BucketNamed<'_>) -> Refusal {

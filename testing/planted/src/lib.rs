@@ -51,6 +51,7 @@ pub enum Bug {
     MovesOverlooked,
     /// `om`: a group that has fewer names than it had is taken for what it is now.
     LessIsOverlooked,
+    DoubtIgnored,
     /// `om`: moves are counted again for each part of a container, and groups are those of before.
     GroupsBeforeCount,
     /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.

@@ -400,6 +400,9 @@ pub(crate) enum OmCommand {
     },
     /// What was deleted and is not gone from the disks yet, by group of names, and what it waits for
     Unused,
+    /// Buckets that are being made, deleted or moved, and groups of names that were reset and are to hear
+    /// which buckets they have: for how long, and why it does not come to its end
+    Unsettled,
     /// Keys and parts of uploads of which no replica has a block
     Lost,
     /// Multipart uploads in progress, the oldest first
@@ -555,8 +558,8 @@ impl AdminCommand {
             AdminCommand::Rack(command) => matches!(command, RackCommand::List),
             AdminCommand::Scm(command) => matches!(command, ScmCommand::Roles),
             AdminCommand::Om(command) => {
-                use OmCommand::{Groups, Lost, Roles, Unused, Uploads};
-                matches!(command, Roles | Groups | Lost | Unused | Uploads { abort: false, .. })
+                use OmCommand::{Groups, Lost, Roles, Unsettled, Unused, Uploads};
+                matches!(command, Roles | Groups | Lost | Unsettled | Unused | Uploads { abort: false, .. })
             }
             AdminCommand::Key(KeyCommand::Explain { .. }) => true,
             AdminCommand::Bucket(command) => {

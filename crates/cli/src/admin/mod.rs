@@ -24,6 +24,7 @@ mod space;
 mod status;
 mod sweep;
 mod switches;
+mod unsettled;
 mod unused;
 mod uploads;
 mod views;

@@ -4,7 +4,7 @@ use super::answer::Answer;
 use super::args::{OmBackupArgs, OmBackupCommand, OmCommand, OmGroupCommand};
 use super::om_groups::{number, oms};
 use super::scm::Scm;
-use super::{om_backup, om_restore, sweep, unused, uploads, words};
+use super::{om_backup, om_restore, sweep, unsettled, unused, uploads, words};
 use crate::output;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
@@ -37,6 +37,7 @@ pub(super) async fn run(scm: &mut Scm, command: OmCommand) -> anyhow::Result<Ans
         OmCommand::Recommission { om } => set_duty(scm, om, NodeDuty::NodeInService, None).await,
         OmCommand::GiveUp { group, accept_loss } => give_up(scm, group, accept_loss).await,
         OmCommand::Unused => unused::run(scm).await,
+        OmCommand::Unsettled => unsettled::run(scm).await,
         OmCommand::Lost => sweep::lost(scm).await,
         OmCommand::Uploads { bucket, older_than, abort } => {
             let older_than = older_than.unwrap_or_default();

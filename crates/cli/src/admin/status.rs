@@ -4,7 +4,7 @@
 use super::answer::Answer;
 use super::members::{BEHIND_USUALLY, ROLES_PATIENCE};
 use super::scm::Scm;
-use super::{datanode, om_groups, pipeline, sweep, words};
+use super::{datanode, om_groups, pipeline, sweep, unsettled, words};
 use crate::table::{Cell, Tone, table};
 use proto::registry::{Health, Instance};
 use proto::scm::{
@@ -398,6 +398,9 @@ fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
 /// Looks for names whose block is nowhere, as the root's leader knows, and for names that may be missing. A
 /// leader that does not answer is told of elsewhere.
 async fn look_at_names(scm: &Scm, findings: &mut Findings) {
+    if let Ok(Ok(Some(what))) = timeout(NAMES_PATIENCE, unsettled::stuck(scm)).await {
+        findings.note(Severity::Warning, "bucket-stuck", what, "om unsettled");
+    }
     let Ok(Ok(found)) = timeout(NAMES_PATIENCE, sweep::found(scm)).await else { return };
     let sweep::Found { lost, first, stopped } = found;
     if lost > 0 {

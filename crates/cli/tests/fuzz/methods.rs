@@ -51,6 +51,7 @@ const MAY_END: &[(&str, &str)] = &[
     ("/flotilla.scm.v1.Scm/RemoveScmMember", "the only member"),
     ("/flotilla.om.v1.Om/FenceContainers", "no block of a fenced container is taken any more"),
     ("/flotilla.om.v1.Om/BringFences", "no block of a fenced container is taken any more"),
+    ("/flotilla.om.v1.Om/KeepBuckets", "a bucket that has left is served"),
     ("/flotilla.om.v1.Om/RestoreRows", "rows are what they are said to be"),
     ("/flotilla.om.v1.Om/ReceiveRows", "rows are what they are said to be"),
     ("/flotilla.om.v1.Om/MoveBucket", "a bucket that moves takes no changes for a while"),

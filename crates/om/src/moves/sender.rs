@@ -224,7 +224,9 @@ impl Sender {
                 match answer.await {
                     Ok(answer) => {
                         settled = Some(answer.is_done);
-                        self.end(answer.is_done).await?;
+                        if !answer.is_done {
+                            self.end().await?;
+                        }
                     }
                     Err(failure) => debug!(number, attempt, %failure, "ask the root what becomes of a move"),
                 }
@@ -239,17 +241,15 @@ impl Sender {
         Ok(is_done)
     }
 
-    /// Does here what the root has answered, as the root would ask for: a root that was reset knows of no
-    /// attempt to end. The other group forgets what came to stay here, and holds the bucket only when the
-    /// root says so.
-    async fn end(&self, is_done: bool) -> Result<(), Failure> {
-        let end = EndMoveRequest { moved: Some(self.moved), is_done, fences: 0 };
+    /// Has the bucket stay, as the root would ask for: a root that was reset knows of no attempt to end. A
+    /// bucket that has moved leaves only when the root says so, which asks the other group first whether that
+    /// has it.
+    async fn end(&self) -> Result<(), Failure> {
+        let end = EndMoveRequest { moved: Some(self.moved), is_done: false, fences: 0 };
         self.change::<EndSending>(end).await?;
-        if !is_done {
-            let forget = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };
-            if let Err(failure) = self.moves.others.ask(self.moved.to, end, forget).await {
-                debug!(number = self.moved.number, %failure, "have the other group forget what came");
-            }
+        let forget = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };
+        if let Err(failure) = self.moves.others.ask(self.moved.to, end, forget).await {
+            debug!(number = self.moved.number, %failure, "have the other group forget what came");
         }
         Ok(())
     }

@@ -5,8 +5,8 @@
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::{check_bucket_name, check_volume};
 use crate::tables::{
-    BucketNumber, NEXT_BUCKET_KEY, ROOT, Read, Refusal, bucket_key, entry_place, next_bucket, record_key,
-    unsettled_key, volume_existing,
+    BucketNumber, NEXT_BUCKET_KEY, ROOT, Read, Refusal, bucket_key, check_places_known, entry_place,
+    next_bucket, record_key, unsettled_key, volume_existing,
 };
 use prost::Message;
 use proto::om::{Bucket, BucketEntry, BucketRecord, BucketStage, CreateBucketRequest, CreateBucketResponse};
@@ -38,6 +38,7 @@ impl Operation for CreateBucket {
         let CreateBucketRequest { volume, bucket: name, group } = command;
         volume_existing(apply.tables, &volume)?;
         let key = bucket_key(&volume, &name);
+        check_places_known(apply.tables)?;
         let there: Option<BucketEntry> = apply.tables.message(&key)?;
         if let Some(there) = there {
             check_settled(&there, &name)?;

@@ -8,7 +8,8 @@ use super::release_bucket::{Released, release};
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::check_volume;
 use crate::tables::{
-    BucketNumber, ROOT, Read, Refusal, bucket_key, entry_place, unsettled_key, volume_existing,
+    BucketNumber, ROOT, Read, Refusal, bucket_key, check_places_known, entry_place, unsettled_key,
+    volume_existing,
 };
 use prost::Message;
 use proto::om::{BucketEntry, BucketStage, DeleteBucketRequest, DeleteBucketResponse};
@@ -34,6 +35,7 @@ impl Operation for DeleteBucket {
         let DeleteBucketRequest { volume, bucket: name } = command;
         let key = bucket_key(&volume, &name);
         let missing = || Failure::new(Code::NoSuchBucket, format!("no bucket `{name}` in volume `{volume}`"));
+        check_places_known(apply.tables)?;
         let entry: Option<BucketEntry> = apply.tables.message(&key)?;
         let Some(mut entry) = entry else {
             volume_existing(apply.tables, &volume)?;

@@ -2,7 +2,7 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::VOLUME;
-use crate::tables::{Refusal, bucket_key, volume_existing, volume_key};
+use crate::tables::{Refusal, bucket_key, check_places_known, volume_existing, volume_key};
 use proto::om::{DeleteVolumeRequest, DeleteVolumeResponse};
 use proto::{Code, Failure};
 
@@ -26,6 +26,7 @@ impl Operation for DeleteVolume {
         command: DeleteVolumeRequest,
     ) -> Result<DeleteVolumeResponse, Refusal> {
         let volume = volume_existing(apply.tables, &command.volume)?.name;
+        check_places_known(apply.tables)?;
         if apply.tables.scan(&bucket_key(&volume, "")).next().transpose()?.is_some() {
             return Err(Failure::new(Code::VolumeNotEmpty, format!("volume `{volume}` has buckets")).into());
         }

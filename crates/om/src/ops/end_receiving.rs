@@ -3,7 +3,9 @@
 
 use super::end_sending::check_move;
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, incoming_key, let_go, letting_go, record_key};
+use crate::tables::{
+    BucketNumber, Read, Refusal, check_certain, incoming_key, let_go, letting_go, record_key,
+};
 use prost::Message;
 use proto::Failure;
 use proto::om::{BucketMove, BucketRecord, EndMoveRequest, EndMoveResponse, IncomingBucket};
@@ -23,10 +25,14 @@ impl Operation for EndReceiving {
     fn apply(apply: &mut Apply<'_, '_>, command: EndMoveRequest) -> Result<EndMoveResponse, Refusal> {
         let moved = command.moved.unwrap_or_default();
         let number = BucketNumber(moved.number);
-        let is_let_go = let_go(apply.tables, number)?.is_some_and(|last| moved.attempt <= last);
-        // The bucket is here, or was: the word is late.
-        if is_let_go || apply.tables.get(&record_key(number))?.is_some() {
+        if let Some(record) = apply.tables.message::<BucketRecord>(&record_key(number))? {
+            // What is here may be what this group had forgotten to have let go of.
+            check_certain(&record)?;
             return Ok(EndMoveResponse::default());
+        }
+        // The bucket was here, and the word is late; or a root that was reset says so once more.
+        if let_go(apply.tables, number)?.is_some_and(|last| moved.attempt <= last) {
+            return Ok(EndMoveResponse { is_lost: command.is_done });
         }
         let incoming: Option<IncomingBucket> = apply.tables.message(&incoming_key(number))?;
         let attempt = |incoming: &IncomingBucket| incoming.moved.map_or(0, |moved| moved.attempt);
@@ -54,7 +60,8 @@ impl Operation for EndReceiving {
 
 fn hold(apply: &mut Apply<'_, '_>, moved: BucketMove, sent: BucketRecord) {
     let number = BucketNumber(moved.number);
-    let record = BucketRecord { epoch: moved.attempt, moves: moved.attempt, frozen: false, ..sent };
+    let record =
+        BucketRecord { epoch: moved.attempt, moves: moved.attempt, frozen: false, doubted: false, ..sent };
     apply.tables.delete(incoming_key(number));
     apply.tables.put(record_key(number), record.encode_to_vec());
 }

@@ -30,7 +30,9 @@ impl Operation for EndSending {
         };
         let sending: Option<SendingBucket> = apply.tables.message(&sending_key(number))?;
         let attempt = sending.and_then(|sending| sending.moved).map_or(0, |moved| moved.attempt);
-        if attempt > moved.attempt {
+        // Another attempt has begun; or this one has ended, and the bucket stayed.
+        let has_ended = command.is_done && attempt == 0 && record.moves >= moved.attempt;
+        if attempt > moved.attempt || has_ended {
             return Ok(EndMoveResponse::default());
         }
         apply.tables.delete(sending_key(number));

@@ -139,8 +139,8 @@ impl Apply<'_, '_> {
 mod tests {
     use super::*;
     use crate::ops::testing::{Namespace, commit_request};
-    use crate::ops::{CommitKey, FreezeBucket, HoldBucket};
-    use proto::om::{Bucket, BucketPlace, FreezeBucketCommand, HoldBucketRequest};
+    use crate::ops::{CommitKey, FreezeBucket, HoldBucket, KeepBuckets};
+    use proto::om::{Bucket, BucketPlace, FreezeBucketCommand, HoldBucketRequest, KeepBucketsRequest};
 
     fn fence(group: u64, containers: Vec<u64>, complete_to: u64) -> FenceContainersRequest {
         FenceContainersRequest { group, containers, complete_to, ..Default::default() }
@@ -176,8 +176,11 @@ mod tests {
     fn a_group_that_was_reset_takes_no_block_before_it_has_all_fences_again() {
         let mut group = Namespace::new();
         group.commit("a", 1).unwrap();
+        let number = group.bucket("photos").unwrap().0;
         group.put_records(crate::state_machine::reset_rows(&group.db).unwrap());
         let history = runs_before(&group.db).unwrap();
+        let kept = vec![BucketPlace { number, ..BucketPlace::default() }];
+        group.run::<KeepBuckets>(KeepBucketsRequest { history, kept, ..Default::default() }).unwrap();
         group.check_refused::<CommitKey>(commit_request("b", 2), Code::NotYet);
         assert_eq!(group.deleted_containers(), [0u64; 0], "its writer repeats it");
         group.commit("a", 1).unwrap();

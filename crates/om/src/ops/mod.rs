@@ -23,12 +23,15 @@ mod filing;
 mod forget_blocks;
 mod founded;
 mod hold_bucket;
+mod keep_buckets;
 mod move_bucket;
 mod note_groups;
+mod note_held;
 mod note_swept;
 mod precondition;
 mod receive_rows;
 mod release_bucket;
+mod remake_bucket;
 mod requests;
 mod restore_rows;
 mod row_portion;
@@ -59,17 +62,20 @@ pub(crate) use file_orphans::FileOrphans;
 pub(crate) use forget_blocks::ForgetBlocks;
 pub(crate) use founded::Founded;
 pub(crate) use hold_bucket::HoldBucket;
+pub(crate) use keep_buckets::{KEPT_AT_ONCE, KeepBuckets};
 pub(crate) use move_bucket::MoveBucket;
 pub(crate) use note_groups::NoteGroups;
+pub(crate) use note_held::NoteHeld;
 pub(crate) use note_swept::NoteSwept;
 pub(crate) use receive_rows::ReceiveRows;
 pub(crate) use release_bucket::ReleaseBucket;
+pub(crate) use remake_bucket::RemakeBucket;
 pub(crate) use requests::{REMEMBERED, Remembered, about};
 pub(crate) use restore_rows::RestoreRows;
 pub(crate) use row_portion::PIECES_AT_ONCE;
 pub(crate) use send_bucket::{BeginRun, FreezeBucket, SendBucket};
 pub(crate) use settle_bucket::{SettleBucket, settle_id};
-pub(crate) use settle_move::{MoveEnded, SettleMove};
+pub(crate) use settle_move::{MoveEnded, ResettleMove, SettleMove};
 pub(crate) use sort_deleted::SortDeleted;
 pub(crate) use start_sweep::StartSweep;
 pub(crate) use stop_sweep::StopSweep;
@@ -346,6 +352,10 @@ fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om
         om_command::Command::StopSweep(command) => run::<StopSweep>(apply, command),
         om_command::Command::StartSweep(command) => run::<StartSweep>(apply, command),
         om_command::Command::RestoreRows(command) => run::<RestoreRows>(apply, command),
+        om_command::Command::KeepBuckets(command) => run::<KeepBuckets>(apply, command),
+        om_command::Command::NoteHeld(command) => run::<NoteHeld>(apply, command),
+        om_command::Command::ResettleMove(command) => run::<ResettleMove>(apply, command),
+        om_command::Command::RemakeBucket(command) => run::<RemakeBucket>(apply, command),
         om_command::Command::CreateVolume(command) => run::<CreateVolume>(apply, command),
         om_command::Command::DeleteVolume(command) => run::<DeleteVolume>(apply, command),
     }

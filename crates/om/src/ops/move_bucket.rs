@@ -4,7 +4,7 @@
 use super::create_bucket::{check_settled, draw_number};
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::check_volume;
-use crate::tables::{BucketNumber, Refusal, bucket_entry, bucket_key, unsettled_key};
+use crate::tables::{BucketNumber, Refusal, bucket_entry, bucket_key, check_places_known, unsettled_key};
 use prost::Message;
 use proto::Failure;
 use proto::om::{BucketMove, BucketStage, LastMove, MoveBucketRequest, MoveBucketResponse};
@@ -24,6 +24,7 @@ impl Operation for MoveBucket {
 
     fn apply(apply: &mut Apply<'_, '_>, command: MoveBucketRequest) -> Result<MoveBucketResponse, Refusal> {
         let MoveBucketRequest { volume, bucket: name, to } = command;
+        check_places_known(apply.tables)?;
         let mut entry = bucket_entry(apply.tables, &volume, &name)?;
         check_settled(&entry, &name)?;
         let last = entry.last_move.as_ref().and_then(|last| last.moved).unwrap_or_default();
@@ -44,7 +45,8 @@ impl Operation for MoveBucket {
         // reset has begun.
         let attempt = draw_number(apply)?;
         let moved = Some(BucketMove { number: entry.number, attempt, from: entry.group, to });
-        entry.last_move = Some(LastMove { moved, since_ms: apply.now_ms, undone: String::new() });
+        entry.last_move =
+            Some(LastMove { moved, since_ms: apply.now_ms, undone: String::new(), epoch: entry.epoch });
         entry.set_stage(BucketStage::BucketMoving);
         let key = bucket_key(&volume, &name);
         apply.tables.put(unsettled_key(BucketNumber(entry.number)), key.clone());

@@ -4,7 +4,8 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{
-    BucketNumber, Read, Refusal, dropped_key, keys_prefix, let_go, letting_go, record_key, uploads_prefix,
+    BucketNumber, Read, Refusal, check_certain, dropped_key, keys_prefix, let_go, letting_go, record_key,
+    uploads_prefix,
 };
 use planted::Bug;
 use prost::Message;
@@ -68,6 +69,7 @@ pub(super) fn release(
     let row = record_key(number);
     let mut was_moved = false;
     if let Some(mut record) = apply.tables.message::<BucketRecord>(&row)? {
+        check_certain(&record)?;
         was_moved = record.epoch != 0;
         if deletion > record.deletions.saturating_add(AHEAD_MAX) {
             return Err(

@@ -1,13 +1,17 @@
 //! The root decides what becomes of an attempt to move a bucket: the first word on it counts, whoever says
 //! it. From a decision on the attempt is only finished: both groups hear of it, and then the root notes that
-//! they have.
+//! they have. A decision is taken back only where one of the groups was reset by force, and has not what the
+//! decision was about.
 
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, FENCES_KEY, Read, Refusal, bucket_key, fences, unsettled_key};
+use crate::tables::{
+    BucketNumber, FENCES_KEY, Read, Refusal, bucket_key, check_places_known, fences, unsettled_key,
+};
 use prost::Message;
 use proto::Failure;
 use proto::om::{
-    BucketEntry, BucketStage, Fences, MoveEndedCommand, MoveEndedReply, SettleMoveRequest, SettleMoveResponse,
+    BucketEntry, BucketMove, BucketStage, Fences, MoveEndedCommand, MoveEndedReply, ResettleMoveCommand,
+    ResettleMoveReply, SettleMoveRequest, SettleMoveResponse,
 };
 
 pub(crate) struct SettleMove;
@@ -29,8 +33,11 @@ impl Operation for SettleMove {
         let Some(mut entry) = entry.filter(|entry| entry.number == number) else {
             return Ok(SettleMoveResponse { is_done: false });
         };
+        check_places_known(apply.tables)?;
         if !is_at(&entry, BucketStage::BucketMoving, attempt) {
-            return Ok(SettleMoveResponse { is_done: entry.epoch == attempt });
+            // A later attempt took it on from where this one had brought it, or back to where this one began:
+            // there the word is late.
+            return Ok(SettleMoveResponse { is_done: entry.epoch >= attempt });
         }
         let mut last = entry.last_move.take().unwrap_or_default();
         if is_done {
@@ -88,6 +95,44 @@ impl Operation for MoveEnded {
             apply.tables.put(key, entry.encode_to_vec());
         }
         Ok(MoveEndedReply {})
+    }
+}
+
+/// Takes back what was decided of an attempt, where a group that was reset has not what the decision was
+/// about, and the other one has all.
+pub(crate) struct ResettleMove;
+
+impl Operation for ResettleMove {
+    type Request = ResettleMoveCommand;
+    type Command = ResettleMoveCommand;
+    type Response = ResettleMoveReply;
+    wire!(ResettleMove);
+
+    fn prepare(request: ResettleMoveCommand, _: Fresh) -> Result<ResettleMoveCommand, Failure> {
+        Ok(request)
+    }
+
+    fn apply(apply: &mut Apply<'_, '_>, command: ResettleMoveCommand) -> Result<ResettleMoveReply, Refusal> {
+        let ResettleMoveCommand { volume, bucket, number, attempt, is_done } = command;
+        let key = bucket_key(&volume, &bucket);
+        let entry: Option<BucketEntry> = apply.tables.message(&key)?;
+        let before = if is_done { BucketStage::BucketStays } else { BucketStage::BucketMoved };
+        let is_decided = |entry: &BucketEntry| entry.number == number && is_at(entry, before, attempt);
+        let Some(mut entry) = entry.filter(is_decided) else { return Ok(ResettleMoveReply {}) };
+        let mut last = entry.last_move.take().unwrap_or_default();
+        let BucketMove { from, to, .. } = last.moved.unwrap_or_default();
+        if is_done {
+            (entry.group, entry.epoch, last.undone) = (to, attempt, String::new());
+            entry.set_stage(BucketStage::BucketMoved);
+        } else {
+            (entry.group, entry.epoch) = (from, last.epoch);
+            last.undone = "its group was reset by force before it held the bucket".to_owned();
+            entry.set_stage(BucketStage::BucketStays);
+        }
+        entry.last_move = Some(last);
+        count_move(apply)?;
+        apply.tables.put(key, entry.encode_to_vec());
+        Ok(ResettleMoveReply {})
     }
 }
 

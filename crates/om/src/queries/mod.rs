@@ -3,6 +3,7 @@
 mod container_keys;
 mod head_bucket;
 mod head_volume;
+mod held;
 mod known_blocks;
 mod list_buckets;
 mod list_keys;
@@ -16,6 +17,7 @@ mod stat_bucket;
 pub(crate) use container_keys::container_keys;
 pub(crate) use head_bucket::HeadBucket;
 pub(crate) use head_volume::HeadVolume;
+pub(crate) use held::held;
 pub(crate) use known_blocks::{known_blocks, named_containers};
 pub(crate) use list_buckets::ListBuckets;
 pub(crate) use list_keys::ListKeys;

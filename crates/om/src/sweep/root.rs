@@ -47,7 +47,7 @@ impl Root {
 
     /// All groups that may have a bucket: those that SCM tells of, and those that the root's buckets are in,
     /// or move to.
-    pub(super) async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
+    pub(crate) async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
         let mut groups = self.others.groups.all();
         groups.insert(ROOT);
         groups.extend(self.read(groups_of_buckets).await?);

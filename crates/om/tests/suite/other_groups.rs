@@ -77,6 +77,10 @@ played! {
     get_sweep, GetSweepRequest => GetSweepResponse;
     run_sweep, RunSweepRequest => RunSweepResponse;
     switch_sweep, SwitchSweepRequest => SwitchSweepResponse;
+    place_buckets, PlaceBucketsRequest => PlaceBucketsResponse;
+    list_held, ListHeldRequest => ListHeldResponse;
+    keep_buckets, KeepBucketsRequest => KeepBucketsResponse;
+    list_unsettled, ListUnsettledRequest => ListUnsettledResponse;
     bring_fences, BringFencesRequest => BringFencesResponse;
     move_bucket, MoveBucketRequest => MoveBucketResponse;
     settle_move, SettleMoveRequest => SettleMoveResponse;

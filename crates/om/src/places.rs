@@ -1,0 +1,394 @@
+//! The places of buckets after a forced reset.
+//!
+//! A group that was reset may have forgotten that a bucket has left it, and a root where one went to. What
+//! was acknowledged in the one place must not be answered for by the other, so that a group that was reset
+//! serves none of its buckets before the root has said that they are in it:
+//!
+//! ```text
+//! the group, reset          the root                          all groups, if the root was reset
+//! which are mine? ────────► where is each? ─────────────────► these are here, by these epochs
+//! keeps, or lets go ◄────── by its entries, since then ◄─────
+//! ```
+//!
+//! The leader of the group asks until all of its buckets are certain; each step may be repeated.
+
+#[cfg(test)]
+mod model;
+
+use crate::buckets::Buckets;
+use crate::ops::{KEPT_AT_ONCE, NoteHeld, RemakeBucket, ResettleMove, SettleMove};
+use crate::replica::Replica;
+use crate::sweep::Root;
+use crate::tables::{NAMES_PREFIX, ROOT, Read, bucket_key, decode, doubt, next_bucket, runs_before};
+use crate::unsettled::What;
+use crate::upgrade::rows;
+use proto::om::*;
+use proto::{Code, Failure, RequestId};
+use raft::ReadPolicy;
+use rand::RngExt;
+use statedb::Db;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::sleep;
+use tracing::{debug, error, info, warn};
+use types::random::random;
+
+/// The time after which a group that doubts its buckets asks again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Asks for the places of buckets wherever a group that was reset is led from here.
+pub(crate) async fn settle_always(buckets: Buckets) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        let led = buckets.replicas.led(&buckets.addresses);
+        let doubting = led.filter(|replica| match doubt(&*replica.dbs.current()) {
+            Ok(doubt) => doubt.is_some(),
+            Err(error) => {
+                let group = replica.group.id();
+                warn!(%group, error = format!("{error:#}"), "read whether the group was reset");
+                false
+            }
+        });
+        let asked = doubting.map(|replica| ask(&buckets, replica.group.id().number));
+        futures::future::join_all(asked).await;
+    }
+}
+
+async fn ask(buckets: &Buckets, group: u64) {
+    let place = PlaceBucketsRequest { group };
+    let asked = buckets.others.ask(ROOT, place, |mut om, place| async move { om.place_buckets(place).await });
+    match asked.await {
+        Ok(_) => info!(group, "knows again which buckets it has, since it was reset"),
+        Err(failure) => debug!(group, %failure, "ask which buckets a group has, since it was reset"),
+    }
+}
+
+/// All that a group has said that it has.
+struct Held {
+    history: u64,
+    buckets: Vec<HeldBucket>,
+}
+
+/// The root's word on a bucket that a group has.
+#[derive(Clone, PartialEq, Debug)]
+enum Word {
+    Keep(BucketPlace),
+    /// It is elsewhere, or was deleted.
+    LetGo(BucketPlace),
+    /// It has come by this move, and the group is to hold it.
+    Hold(BucketMove),
+    /// Another step comes first.
+    Later(Step),
+    Nothing,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Step {
+    /// The attempt to move it from here is settled. What the other group has of it, if it has all, was all
+    /// that there was when changes waited, and so no less than the group has now; but for a bucket that has
+    /// stayed and changed since.
+    Settle {
+        entry: BucketEntry,
+        has_stayed: bool,
+    },
+    Wait(String),
+}
+
+impl Buckets {
+    /// Has a group that was reset hear which of its buckets are its own.
+    pub(crate) async fn place(&self, group: u64) -> Result<(), Failure> {
+        let placed = self.try_to_place(group).await;
+        match &placed {
+            Ok(()) => self.unsettled.end(&What::Group(group)),
+            Err(failure) => self.unsettled.note(What::Group(group), self.clock.now_ms(), failure.to_string()),
+        }
+        placed
+    }
+
+    async fn try_to_place(&self, group: u64) -> Result<(), Failure> {
+        let root = self.root()?;
+        let is_doubted = doubt(&*root.dbs.current()).map_err(broken)?.is_some_and(|doubt| doubt.places);
+        if is_doubted {
+            self.hear_all().await?;
+        }
+        // Which of its buckets were there is read before it is asked: what comes meanwhile is none of these.
+        let there = self.placed(&root).await?.into_iter().filter(|entry| entry.group == group).collect();
+        let Held { history, buckets } = self.held(group, 0, u64::MAX).await?;
+        let lost = lost(there, &buckets);
+        // No lease is relied on: what has left before the group asked stands in these tables.
+        let applied = root.group.read_soon(ReadPolicy::Index).await;
+        applied.map_err(|error| error.into_failure(&self.addresses))?;
+        let db = root.dbs.current();
+        let words = raft::blocking(move || words(&*db, group, &buckets)).await;
+        let words = words.map_err(|error| Failure::internal(format!("read the root: {error}")))?;
+        let mut words = words.map_err(broken)?;
+        let (lost, moving): (Vec<_>, Vec<_>) =
+            lost.into_iter().partition(|entry| entry.stage() == BucketStage::BucketLive);
+        words.extend(moving.into_iter().map(not_here));
+        self.say(group, history, words).await?;
+        self.remake(lost).await?;
+        self.keep(KeepBucketsRequest { group, history, is_all: true, ..KeepBucketsRequest::default() }).await
+    }
+
+    async fn say(&self, group: u64, history: u64, words: Vec<Word>) -> Result<(), Failure> {
+        let (mut kept, mut left, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+        for word in words {
+            match word {
+                Word::Keep(place) => kept.push(place),
+                Word::LetGo(place) => {
+                    info!(
+                        bucket = place.number,
+                        group, "a group that was reset had forgotten that a bucket left"
+                    );
+                    left.push(place);
+                }
+                Word::Hold(moved) => {
+                    let end = |fences| EndMoveRequest { moved: Some(moved), is_done: true, fences };
+                    self.ask_fenced(group, end, |mut om, end| async move { om.end_receiving(end).await })
+                        .await?;
+                }
+                Word::Later(Step::Settle { entry, has_stayed }) => {
+                    waits.push("the group that sent it was reset by force".to_owned());
+                    self.settle_move(entry, has_stayed).await?;
+                }
+                Word::Later(Step::Wait(why)) => waits.push(why),
+                Word::Nothing => {}
+            }
+        }
+        let portions = kept.chunks(KEPT_AT_ONCE).map(|kept| (kept, &[][..]));
+        let portions = portions.chain(left.chunks(KEPT_AT_ONCE).map(|left| (&[][..], left)));
+        for (kept, left) in portions {
+            self.keep(KeepBucketsRequest {
+                group,
+                history,
+                kept: kept.into(),
+                left: left.into(),
+                is_all: false,
+            })
+            .await?;
+        }
+        match waits.first() {
+            None => Ok(()),
+            Some(why) => Err(Failure::new(Code::NotYet, format!("{} buckets wait: {why}", waits.len()))),
+        }
+    }
+
+    async fn keep(&self, keep: KeepBucketsRequest) -> Result<(), Failure> {
+        let group = keep.group;
+        self.others
+            .ask(group, keep, |mut om, keep| async move { om.keep_buckets(keep).await })
+            .await
+            .map(drop)
+    }
+
+    async fn settle_move(&self, entry: BucketEntry, has_stayed: bool) -> Result<(), Failure> {
+        let Bucket { volume, name: bucket, .. } = entry.bucket.unwrap_or_default();
+        let moved = entry.last_move.and_then(|last| last.moved).unwrap_or_default();
+        let (is_done, attempt) = (!has_stayed && self.has_come(moved).await?, moved.attempt);
+        let why = "the group that sent it was reset by force".to_owned();
+        let settle = SettleMoveRequest { volume, bucket, number: entry.number, attempt, is_done, why };
+        self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop)
+    }
+
+    /// Has the root, which was reset, note what all groups have.
+    async fn hear_all(&self) -> Result<(), Failure> {
+        let replica = self.root()?;
+        let history = runs_before(&*replica.dbs.current()).map_err(broken)?;
+        if !self.others.groups.all().contains(&ROOT) {
+            return Err(Failure::new(Code::NotYet, "SCM has not said yet which groups of names there are"));
+        }
+        let root = Root { replica, others: self.others.clone(), clock: self.clock.clone() };
+        let (mut here, mut coming) = (Vec::new(), Vec::new());
+        let there = self.placed(&root.replica).await?;
+        for group in root.groups().await? {
+            let held = self.held(group, 0, u64::MAX).await?;
+            let (comes, holds): (Vec<_>, Vec<_>) =
+                held.buckets.into_iter().partition(|held| held.comes.is_some());
+            (here, coming) = ([here, holds].concat(), [coming, comes].concat());
+        }
+        info!(
+            buckets = here.len(),
+            "all groups have told the root, which was reset, which buckets they have"
+        );
+        let all = [&here[..], &coming[..]].concat();
+        // What comes is noted behind all that is there: it may have come long ago.
+        for some in here.chunks(KEPT_AT_ONCE).chain(coming.chunks(KEPT_AT_ONCE)) {
+            self.note_held(history, some.to_vec(), false).await?;
+        }
+        self.remake(lost(there, &all)).await?;
+        self.note_held(history, Vec::new(), true).await
+    }
+
+    async fn placed(&self, root: &Replica) -> Result<Vec<BucketEntry>, Failure> {
+        let db = root.dbs.current();
+        let placed = raft::blocking(move || placed(&db)).await;
+        placed.map_err(|error| Failure::internal(format!("read the root: {error}")))?.map_err(broken)
+    }
+
+    /// Has the buckets that are in no group made again, empty, where they were.
+    pub(crate) async fn remake(&self, lost: Vec<BucketEntry>) -> Result<(), Failure> {
+        for BucketEntry { number, epoch, group, bucket, .. } in lost {
+            let Bucket { volume, name, .. } = bucket.clone().unwrap_or_default();
+            let remake = RemakeBucketCommand { volume, bucket: name.clone(), number, epoch };
+            let remade = self.note::<RemakeBucket>(RequestId(random().random()), remake).await?;
+            let Some(place) = remade.place else { continue };
+            error!(
+                bucket = name,
+                group, "what was in a bucket is lost with a group that was reset: it is empty"
+            );
+            let (place, bucket) = (Some(place), bucket.as_ref());
+            let hold = |fences| HoldBucketRequest { place, bucket: bucket.cloned(), fences };
+            self.ask_fenced(group, hold, |mut om, hold| async move { om.hold_bucket(hold).await }).await?;
+        }
+        Ok(())
+    }
+
+    async fn note_held(&self, history: u64, held: Vec<HeldBucket>, is_all: bool) -> Result<(), Failure> {
+        let noted = NoteHeldCommand { history, held, is_all };
+        self.note::<NoteHeld>(RequestId(random().random()), noted).await.map(drop)
+    }
+
+    /// The buckets with these numbers that a group has, now or later.
+    async fn held(&self, group: u64, mut from: u64, to: u64) -> Result<Held, Failure> {
+        let mut all: Option<Held> = None;
+        loop {
+            let list = ListHeldRequest { group, from, to };
+            let listed = self.others.ask(group, list, |mut om, list| async move { om.list_held(list).await });
+            let ListHeldResponse { held, next, history } = listed.await?;
+            let all = all.get_or_insert(Held { history, buckets: Vec::new() });
+            if all.history != history {
+                let why = format!("group {group} was reset while it told which buckets it has");
+                return Err(Failure::new(Code::NotYet, why));
+            }
+            all.buckets.extend(held);
+            if next == 0 {
+                return Ok(std::mem::replace(all, Held { history, buckets: Vec::new() }));
+            }
+            from = next;
+        }
+    }
+
+    /// Whether the group to which a bucket was sent has all of it.
+    async fn has_come(&self, moved: BucketMove) -> Result<bool, Failure> {
+        let held = self.held(moved.to, moved.number, moved.number).await?.buckets;
+        Ok(held.iter().any(|held| held.place.is_some_and(|place| place.epoch == moved.attempt)))
+    }
+
+    /// Whether the group from which a bucket is sent has it.
+    async fn has_it_still(&self, moved: BucketMove) -> Result<bool, Failure> {
+        let there = self.held(moved.from, moved.number, moved.number).await?.buckets;
+        Ok(there.iter().any(|held| held.comes.is_none()))
+    }
+
+    /// Whether all there is of a bucket is what has come to the group to which it was sent: the other one was
+    /// reset to before it had it.
+    pub(crate) async fn is_only_there(&self, moved: BucketMove) -> Result<bool, Failure> {
+        Ok(!self.has_it_still(moved).await? && self.has_come(moved).await?)
+    }
+
+    /// Decides an attempt anew where one of its groups was reset, and has not what was decided of it; answers
+    /// whether that was so. Where neither has anything it is as decided: what there was is lost.
+    pub(crate) async fn is_resettled(&self, entry: &BucketEntry, moved: BucketMove) -> Result<bool, Failure> {
+        let is_done = match entry.stage() {
+            BucketStage::BucketMoved if !self.has_come(moved).await? => {
+                if !self.has_it_still(moved).await? {
+                    return Ok(false);
+                }
+                false
+            }
+            BucketStage::BucketStays if self.is_only_there(moved).await? => true,
+            _ => return Ok(false),
+        };
+        let BucketMove { number, attempt, .. } = moved;
+        let Bucket { volume, name: bucket, .. } = entry.bucket.clone().unwrap_or_default();
+        warn!(bucket, number, attempt, is_done, "a move is decided anew: one of its groups was reset");
+        let anew = ResettleMoveCommand { volume, bucket, number, attempt, is_done };
+        self.note::<ResettleMove>(RequestId(random().random()), anew).await.map(|_| true)
+    }
+}
+
+fn broken(error: anyhow::Error) -> Failure {
+    Failure::internal(format!("read the root: {error:#}"))
+}
+
+/// The root's words on all that a group has.
+fn words(root: &impl Read, group: u64, held: &[HeldBucket]) -> anyhow::Result<Vec<Word>> {
+    held.iter().map(|held| word(root, group, held)).collect()
+}
+
+/// The buckets that are somewhere, or move, as the root has it.
+fn placed(root: &Db) -> anyhow::Result<Vec<BucketEntry>> {
+    let entries = rows(root, NAMES_PREFIX).map(|row| {
+        let (key, value) = row?;
+        decode::<BucketEntry>(&key, &value)
+    });
+    let is_placed = |entry: &anyhow::Result<BucketEntry>| {
+        let is_settling = |entry: &BucketEntry| {
+            matches!(entry.stage(), BucketStage::BucketMaking | BucketStage::BucketDropping)
+        };
+        !entry.as_ref().is_ok_and(is_settling)
+    };
+    entries.filter(is_placed).collect()
+}
+
+/// Those of these buckets that nobody has as they were, or that come to nobody.
+fn lost(there: Vec<BucketEntry>, held: &[HeldBucket]) -> Vec<BucketEntry> {
+    let mut latest: BTreeMap<u64, u64> = BTreeMap::new();
+    for BucketPlace { number, epoch, .. } in held.iter().filter_map(|held| held.place) {
+        latest.entry(number).and_modify(|latest| *latest = epoch.max(*latest)).or_insert(epoch);
+    }
+    let is_lost = |entry: &BucketEntry| latest.get(&entry.number).is_none_or(|latest| *latest < entry.epoch);
+    there.into_iter().filter(is_lost).collect()
+}
+
+/// The root's word on a bucket that moves and that the group should have, and has not.
+fn not_here(entry: BucketEntry) -> Word {
+    let name = entry.bucket.unwrap_or_default().name;
+    Word::Later(Step::Wait(format!("bucket `{name}`, which the group has lost, is being moved")))
+}
+
+/// The root's word on one bucket that a group has. The group lets go of one only where the root's entries
+/// prove that it is elsewhere, or was deleted.
+fn word(root: &impl Read, group: u64, held: &HeldBucket) -> anyhow::Result<Word> {
+    let (Some(place), Some(bucket)) = (held.place, &held.bucket) else { return Ok(Word::Nothing) };
+    let entry: Option<BucketEntry> = root.message(&bucket_key(&bucket.volume, &bucket.name))?;
+    let entry = entry.filter(|entry| entry.number == place.number);
+    let settle = |entry, has_stayed| Word::Later(Step::Settle { entry, has_stayed });
+    if let Some(moved) = held.comes {
+        let its = entry.filter(|entry| (entry.group, entry.epoch) == (group, moved.attempt));
+        return Ok(match its.as_ref().map(BucketEntry::stage) {
+            // The one that sent it may have it still.
+            None | Some(BucketStage::BucketMoved | BucketStage::BucketMaking) => Word::Nothing,
+            Some(BucketStage::BucketMoving) => settle(its.unwrap_or_default(), false),
+            // The group had held it before it was reset, and the one that sent it has let go.
+            Some(BucketStage::BucketLive | BucketStage::BucketStays | BucketStage::BucketDropping) => {
+                Word::Hold(moved)
+            }
+        });
+    }
+    if !held.doubted {
+        return Ok(Word::Nothing);
+    }
+    let wait = |why: &str| Word::Later(Step::Wait(format!("bucket `{}` {why}", bucket.name)));
+    let Some(entry) = entry else {
+        // A number that the root has given out, and whose bucket it does not know, was deleted since.
+        let was_deleted = next_bucket(root)?.is_some_and(|next| place.number < next);
+        return Ok(match was_deleted {
+            true => Word::LetGo(place),
+            false => wait("is none that the root of names has made: the root is an older copy"),
+        });
+    };
+    let last = entry.last_move.as_ref().and_then(|last| last.moved).unwrap_or_default();
+    Ok(match entry.stage() {
+        BucketStage::BucketMoved if last.from == group => {
+            wait("has moved, and its new group is to answer first")
+        }
+        BucketStage::BucketMoving => {
+            let has_stayed = last.from == group && held.stayed >= last.attempt;
+            settle(entry, has_stayed)
+        }
+        _ if (entry.group, entry.epoch) == (group, place.epoch) => Word::Keep(place),
+        _ if entry.epoch > place.epoch => Word::LetGo(place),
+        _ => wait("has come here by a move that the root of names does not know"),
+    })
+}

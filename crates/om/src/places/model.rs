@@ -1,0 +1,468 @@
+//! A bucket that moves between groups, each of which may be reset to what a member had that lagged.
+
+use super::{Step as First, Word, lost, not_here, placed, words};
+use crate::moves::Parts;
+use crate::ops::testing::{Namespace, commit_request};
+use crate::ops::*;
+use crate::queries;
+use crate::state_machine::reset_rows;
+use crate::tables::{
+    BucketNumber, Read, bucket_entry, doubt, key_key, left_since, record_key, runs_before, sending_key,
+};
+use bytes::Bytes;
+use planted::Bug;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use proto::om::*;
+use std::collections::BTreeSet;
+
+const GROUPS: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put,
+    /// The root begins to move the bucket to a group.
+    Begin(usize),
+    /// The next step of what is under way.
+    GoOn,
+    GiveUp,
+    /// A member of the group lags from here on.
+    Copy(usize),
+    /// The group goes on with what that member had.
+    Reset(usize),
+    /// The group asks which buckets are its own.
+    Place(usize),
+    Sweep,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let group = || 0..GROUPS;
+    let step = prop_oneof![
+        6 => Just(Step::Put),
+        3 => group().prop_map(Step::Begin),
+        10 => Just(Step::GoOn),
+        1 => Just(Step::GiveUp),
+        3 => group().prop_map(Step::Copy),
+        2 => group().prop_map(Step::Reset),
+        3 => group().prop_map(Step::Place),
+        1 => Just(Step::Sweep),
+    ];
+    prop::collection::vec(step, 10..80)
+}
+
+type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
+struct World {
+    /// The root and two others.
+    groups: [Namespace; GROUPS],
+    copies: [Option<Rows>; GROUPS],
+    number: BucketNumber,
+    /// The keys that were acknowledged, and that no reset may have taken.
+    keys: BTreeSet<String>,
+    puts: u64,
+    resets: u64,
+    /// A reset took the group that had the bucket back to before it had it.
+    is_lost: bool,
+}
+
+fn named() -> (String, String) {
+    ("s3v".to_owned(), "far".to_owned())
+}
+
+impl World {
+    fn new() -> World {
+        let mut groups = [Namespace::new(), Namespace::empty_from(10_000), Namespace::empty_from(20_000)];
+        let (volume, bucket) = named();
+        let create = CreateBucketRequest { volume, bucket, group: Some(1) };
+        let made = groups[0].run::<CreateBucket>(create).unwrap();
+        let (place, bucket) = (made.place, made.bucket);
+        let number = place.unwrap().number;
+        groups[1].run::<HoldBucket>(HoldBucketRequest { place, bucket, fences: 0 }).unwrap();
+        let (volume, bucket) = named();
+        let settle = SettleBucketCommand { volume, bucket, number, ..SettleBucketCommand::default() };
+        groups[0].run_as::<SettleBucket>(settle_id(number, 0).0, settle).unwrap();
+        let (copies, keys) = Default::default();
+        let number = BucketNumber(number);
+        World { groups, copies, number, keys, puts: 0, resets: 0, is_lost: false }
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Put => self.put(),
+            Step::Begin(to) => {
+                let ((volume, bucket), to) = (named(), *to as u64);
+                // Some are refused.
+                let _ = self.groups[0].run::<MoveBucket>(MoveBucketRequest { volume, bucket, to });
+                Ok(())
+            }
+            Step::GoOn => self.go_on(),
+            Step::GiveUp => self.give_up(),
+            Step::Copy(group) => {
+                self.copies[*group] = Some(self.groups[*group].records(b""));
+                Ok(())
+            }
+            Step::Reset(group) => self.reset(*group),
+            Step::Place(group) => self.place(*group),
+            Step::Sweep => {
+                (0..GROUPS).for_each(|group| self.sweep(group));
+                Ok(())
+            }
+        }
+    }
+
+    fn entry(&self) -> BucketEntry {
+        let (volume, bucket) = named();
+        bucket_entry(&self.groups[0].db, &volume, &bucket).unwrap()
+    }
+
+    fn record(&self, group: usize) -> Option<BucketRecord> {
+        self.groups[group].db.message(&record_key(self.number)).unwrap()
+    }
+
+    /// Puts a key where a group takes it: somebody may know any place that there was.
+    fn put(&mut self) -> Result<(), String> {
+        self.puts += 1;
+        let key = format!("key {}", self.puts);
+        let mut takers = Vec::new();
+        for group in 0..GROUPS {
+            let Some(record) = self.record(group) else { continue };
+            let namespace = &mut self.groups[group];
+            let epoch = record.epoch;
+            namespace.place = Some(BucketPlace { group: group as u64, number: self.number.0, epoch });
+            let request = CommitKeyRequest { bucket: "far".into(), ..commit_request(&key, self.puts) };
+            let taken = namespace.run::<CommitKey>(request);
+            namespace.place = None;
+            takers.extend(taken.is_ok().then_some(group));
+        }
+        self.keys.extend((!takers.is_empty()).then_some(key));
+        match takers.len() {
+            0 | 1 => Ok(()),
+            _ => Err(format!("groups {takers:?} have the bucket at a time")),
+        }
+    }
+
+    fn go_on(&mut self) -> Result<(), String> {
+        let entry = self.entry();
+        if doubt(&self.groups[0].db).unwrap().is_some_and(|doubt| doubt.places) {
+            return Ok(());
+        }
+        let moved = entry.last_move.as_ref().and_then(|last| last.moved).unwrap_or_default();
+        let under_way = if entry.stage() == BucketStage::BucketLive { BucketMove::default() } else { moved };
+        (0..GROUPS).for_each(|group| self.end_forgotten(group, under_way));
+        let (from, to) = (moved.from as usize, moved.to as usize);
+        let is_done = entry.stage() == BucketStage::BucketMoved;
+        let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
+        match entry.stage() {
+            BucketStage::BucketMoving => {
+                let send = SendBucketRequest { moved: Some(moved) };
+                let sent = self.groups[from].run::<SendBucket>(send).unwrap();
+                let is_only_there = self.record(from).is_none() && self.has(to, moved.attempt);
+                let is_done = sent.is_done || is_only_there || sent.is_sent && self.send(moved);
+                self.settle(moved, is_done);
+            }
+            BucketStage::BucketMoved if !self.has(to, moved.attempt) && self.record(from).is_some() => {
+                self.resettle(moved, false);
+            }
+            BucketStage::BucketStays if self.has(to, moved.attempt) && self.record(from).is_none() => {
+                self.resettle(moved, true);
+            }
+            BucketStage::BucketMoved | BucketStage::BucketStays => {
+                self.groups[from].run::<EndSending>(end).unwrap();
+                // Something may come between the words to the two.
+                if self.puts.is_multiple_of(2) {
+                    self.puts += 1;
+                    return Ok(());
+                }
+                let Ok(EndMoveResponse { is_lost }) = self.groups[to].run::<EndReceiving>(end) else {
+                    return Ok(());
+                };
+                let ((volume, bucket), BucketMove { number, attempt, .. }) = (named(), moved);
+                let ended = MoveEndedCommand { volume, bucket, number, attempt };
+                self.groups[0].run::<MoveEnded>(ended).unwrap();
+                self.remake(is_lost.then(|| self.entry()).into_iter().collect());
+            }
+            BucketStage::BucketLive | BucketStage::BucketMaking | BucketStage::BucketDropping => {}
+        }
+        Ok(())
+    }
+
+    /// The sender asks the root what became of an attempt that is not its last one.
+    fn end_forgotten(&mut self, group: usize, last: BucketMove) {
+        let sending: Option<SendingBucket> =
+            self.groups[group].db.message(&sending_key(self.number)).unwrap();
+        let Some(moved) = sending.and_then(|sending| sending.moved).filter(|moved| *moved != last) else {
+            return;
+        };
+        if !self.settle(moved, false) {
+            let end = EndMoveRequest { moved: Some(moved), is_done: false, fences: 0 };
+            self.groups[group].run::<EndSending>(end).unwrap();
+            // It is refused where that is reset too, and what came is dropped then.
+            let _ = self.groups[moved.to as usize].run::<EndReceiving>(end);
+        }
+    }
+
+    /// Sends all there is, as the sender does, and answers whether the other group has it.
+    fn send(&mut self, moved: BucketMove) -> bool {
+        let BucketMove { number, attempt, from, to } = moved;
+        let (from, to) = (from as usize, to as usize);
+        let home = &mut self.groups[from];
+        let tap = home.taps.open(self.number);
+        let Ok(begun) = home.run::<BeginRun>(BeginRunCommand { number, attempt }) else { return false };
+        if begun.is_frozen {
+            return false;
+        }
+        home.run::<FreezeBucket>(FreezeBucketCommand { number, attempt, run: begun.run }).unwrap();
+        let mut parts = Parts::new(self.number, tap);
+        for seq in 1.. {
+            let part = parts.next(&self.groups[from].db).unwrap();
+            let record = part.is_rest.then(|| self.record(from).unwrap());
+            let (rows, requests, run) = (part.rows, part.requests, begun.run);
+            let request = ReceiveRowsRequest { moved: Some(moved), run, seq, rows, requests, record };
+            self.sweep(to);
+            let taken = self.groups[to].run::<ReceiveRows>(request.clone()).map(|taken| taken.outcome());
+            let taken = match taken {
+                Ok(receive_rows_response::Outcome::Sweeping) => {
+                    self.sweep(to);
+                    self.groups[to].run::<ReceiveRows>(request).map(|taken| taken.outcome())
+                }
+                taken => taken,
+            };
+            match taken {
+                Ok(receive_rows_response::Outcome::Taken) if part.is_rest => return true,
+                Ok(receive_rows_response::Outcome::Taken) => {}
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    fn settle(&mut self, moved: BucketMove, is_done: bool) -> bool {
+        let ((volume, bucket), why) = (named(), String::new());
+        let BucketMove { number, attempt, .. } = moved;
+        let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
+        self.groups[0].run::<SettleMove>(settle).unwrap().is_done
+    }
+
+    fn resettle(&mut self, moved: BucketMove, is_done: bool) {
+        let ((volume, bucket), BucketMove { number, attempt, .. }) = (named(), moved);
+        let anew = ResettleMoveCommand { volume, bucket, number, attempt, is_done };
+        self.groups[0].run::<ResettleMove>(anew).unwrap();
+    }
+
+    fn give_up(&mut self) -> Result<(), String> {
+        let entry = self.entry();
+        let is_doubted = doubt(&self.groups[0].db).unwrap().is_some_and(|doubt| doubt.places);
+        if entry.stage() == BucketStage::BucketMoving && !is_doubted {
+            self.settle(entry.last_move.unwrap().moved.unwrap(), false);
+        }
+        Ok(())
+    }
+
+    fn held(&self, group: usize, from: u64, to: u64) -> ListHeldResponse {
+        let list = ListHeldRequest { group: group as u64, from, to };
+        queries::held(&self.groups[group].db, &list).unwrap()
+    }
+
+    fn has(&self, group: usize, attempt: u64) -> bool {
+        let held = self.held(group, self.number.0, self.number.0).held;
+        held.iter().any(|held| held.place.unwrap().epoch == attempt)
+    }
+
+    /// Puts a group back to what a member had. What was acknowledged since is lost with the others.
+    fn reset(&mut self, group: usize) -> Result<(), String> {
+        let Some(copy) = self.copies[group].take() else { return Ok(()) };
+        self.resets += 1;
+        let (before, best) = (self.record(group), self.latest());
+        let is_home = before.as_ref().is_some_and(|record| !record.doubted);
+        self.groups[group].set_records(&copy);
+        let changed = reset_rows(&self.groups[group].db).unwrap();
+        self.groups[group].put_records(changed);
+        // Which containers are fenced is told at once: no block is refused for want of that.
+        let history = runs_before(&self.groups[group].db).unwrap();
+        let (group_number, complete_to) = (group as u64, if group == 0 { u64::MAX } else { 1 });
+        let fences =
+            FenceContainersRequest { group: group_number, complete_to, history, ..Default::default() };
+        self.groups[group].run::<FenceContainers>(fences).unwrap();
+        let is_here =
+            self.record(group).is_some_and(|record| before.is_some_and(|was| was.epoch == record.epoch));
+        self.is_lost |= self.latest().is_none_or(|latest| Some(latest) < best);
+        match (is_home, is_here) {
+            (true, true) => self.keys.retain(|key| has_key(&self.groups[group], self.number, key)),
+            (true, false) => self.is_lost = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The last epoch by which somebody has the bucket: of those that hold it, or else of those to which all
+    /// has come.
+    fn latest(&self) -> Option<u64> {
+        let all: Vec<HeldBucket> =
+            (0..GROUPS).flat_map(|group| self.held(group, self.number.0, self.number.0).held).collect();
+        let epoch = |held: &HeldBucket| held.place.unwrap().epoch;
+        let certain = all.iter().filter(|held| held.comes.is_none() && !held.doubted).map(epoch).max();
+        certain.or(all.iter().map(epoch).max())
+    }
+
+    fn place(&mut self, group: usize) -> Result<(), String> {
+        if doubt(&self.groups[group].db).unwrap().is_none() {
+            return Ok(());
+        }
+        if doubt(&self.groups[0].db).unwrap().is_some_and(|doubt| doubt.places) {
+            self.hear_all();
+        }
+        let ListHeldResponse { held, history, .. } = self.held(group, 0, u64::MAX);
+        let mut there = placed(&self.groups[0].db).unwrap();
+        there.retain(|entry| entry.group == group as u64 && entry.number == self.number.0);
+        let lost = lost(there, &held);
+        let (lost, moving): (Vec<_>, Vec<_>) =
+            lost.into_iter().partition(|entry| entry.stage() == BucketStage::BucketLive);
+        let moving = moving.into_iter().map(not_here);
+        let (mut kept, mut left, mut is_all) = (Vec::new(), Vec::new(), true);
+        for word in words(&self.groups[0].db, group as u64, &held).unwrap().into_iter().chain(moving) {
+            match word {
+                Word::Keep(place) => kept.push(place),
+                Word::LetGo(place) => left.push(place),
+                Word::Hold(moved) => {
+                    let end = EndMoveRequest { moved: Some(moved), is_done: true, fences: 0 };
+                    self.groups[group].run::<EndReceiving>(end).unwrap();
+                }
+                Word::Later(First::Settle { entry, has_stayed }) => {
+                    is_all = false;
+                    let moved = entry.last_move.unwrap().moved.unwrap();
+                    self.settle(moved, !has_stayed && self.has(moved.to as usize, moved.attempt));
+                }
+                Word::Later(First::Wait(_)) => is_all = false,
+                Word::Nothing => {}
+            }
+        }
+        let keep = KeepBucketsRequest { group: group as u64, history, kept, left, is_all: false };
+        self.groups[group].run::<KeepBuckets>(keep.clone()).unwrap();
+        self.remake(lost);
+        let (kept, left) = Default::default();
+        self.groups[group].run::<KeepBuckets>(KeepBucketsRequest { kept, left, is_all, ..keep }).unwrap();
+        Ok(())
+    }
+
+    fn hear_all(&mut self) {
+        let history = runs_before(&self.groups[0].db).unwrap();
+        let all = (0..GROUPS).flat_map(|group| self.held(group, 0, u64::MAX).held);
+        let all: Vec<HeldBucket> = all.collect();
+        let mut there = placed(&self.groups[0].db).unwrap();
+        there.retain(|entry| entry.number == self.number.0);
+        let (coming, here): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|held| held.comes.is_some());
+        for held in [here, coming] {
+            self.groups[0].run::<NoteHeld>(NoteHeldCommand { history, held, is_all: false }).unwrap();
+        }
+        self.remake(lost(there, &all));
+        let (held, is_all) = (Vec::new(), true);
+        self.groups[0].run::<NoteHeld>(NoteHeldCommand { history, held, is_all }).unwrap();
+    }
+
+    fn remake(&mut self, lost: Vec<BucketEntry>) {
+        for BucketEntry { number, epoch, group, bucket, .. } in lost {
+            let (volume, name) = named();
+            let remake = RemakeBucketCommand { volume, bucket: name, number, epoch };
+            let Some(place) = self.groups[0].run::<RemakeBucket>(remake).unwrap().place else { continue };
+            assert!(self.is_lost, "the bucket is somewhere");
+            let hold = HoldBucketRequest { place: Some(place), bucket, fences: 0 };
+            self.groups[group as usize].run::<HoldBucket>(hold).unwrap();
+        }
+    }
+
+    fn sweep(&mut self, group: usize) {
+        let Some(since) = left_since(&self.groups[group].db, self.number).unwrap() else { return };
+        let mut after = Bytes::new();
+        loop {
+            let some = SweepRowsCommand { number: self.number.0, since, after, pieces_max: 3 };
+            let swept = self.groups[group].run::<SweepRows>(some).unwrap();
+            if swept.is_done {
+                return;
+            }
+            after = swept.last;
+        }
+    }
+
+    /// Has all come to its end, and checks that the bucket is where the root says, with all its keys.
+    fn end(&mut self) -> Result<(), String> {
+        for _ in 0..8 {
+            (0..GROUPS).try_for_each(|group| self.place(group))?;
+            self.go_on()?;
+            self.go_on()?;
+            self.put()?;
+        }
+        let entry = self.entry();
+        let doubted: Vec<usize> =
+            (0..GROUPS).filter(|group| doubt(&self.groups[*group].db).unwrap().is_some()).collect();
+        if entry.stage() != BucketStage::BucketLive || !doubted.is_empty() {
+            return Err(format!("{entry:?} does not come to its end, and {doubted:?} doubt"));
+        }
+        let home = entry.group as usize;
+        match self.record(home) {
+            Some(record) if record.epoch == entry.epoch && !record.frozen => {}
+            other => return Err(format!("the root says {entry:?}, and its group has {other:?}")),
+        }
+        if self.is_lost {
+            return Ok(());
+        }
+        let lacks = self.keys.iter().find(|key| !has_key(&self.groups[home], self.number, key));
+        match lacks {
+            None => Ok(()),
+            Some(key) => Err(format!("{key} was acknowledged, and is not there")),
+        }
+    }
+}
+
+fn has_key(group: &Namespace, number: BucketNumber, key: &str) -> bool {
+    Read::get(&group.db, &key_key(number, key.as_bytes())).unwrap().is_some()
+}
+
+fn run(steps: &[Step]) -> Result<World, String> {
+    let mut world = World::new();
+    for (nth, step) in steps.iter().enumerate() {
+        world.step(step).map_err(|why| format!("step {nth}, {step:?}: {why}"))?;
+        if world.is_lost {
+            break;
+        }
+    }
+    world.end()?;
+    Ok(world)
+}
+
+const CASES: u32 = 40;
+
+#[test]
+fn a_bucket_is_in_one_group_with_all_its_keys_whichever_was_reset() {
+    let mut runner = TestRunner::new(Config::with_cases(CASES));
+    let counts = std::cell::Cell::new((0, 0));
+    let checked = runner.run(&steps(), |steps| {
+        let world = run(&steps).map_err(TestCaseError::fail)?;
+        let (resets, kept) = counts.get();
+        counts.set((resets + world.resets, kept + u64::from(!world.is_lost && world.resets > 0)));
+        Ok(())
+    });
+    checked.unwrap_or_else(|error| panic!("{error}"));
+    let (resets, kept) = counts.get();
+    assert!(resets > u64::from(CASES) / 2 && kept > u64::from(CASES) / 4, "{resets} resets, {kept} kept");
+}
+
+/// A group that had forgotten to have sent a bucket away served it, beside the group that has it.
+#[test]
+fn doubt_that_is_ignored() {
+    let history = [
+        Step::Copy(1),
+        Step::Begin(2),
+        Step::GoOn,
+        Step::GoOn,
+        Step::GoOn,
+        Step::Put,
+        Step::Reset(1),
+        Step::Put,
+    ];
+    planted::plant(Some(Bug::DoubtIgnored));
+    let found = run(&history).map(|world| world.keys);
+    planted::plant(None);
+    let why = found.expect_err("the bug is found");
+    assert!(why.contains("have the bucket at a time"), "{why}");
+    assert_eq!(run(&history).unwrap().resets, 1);
+}
