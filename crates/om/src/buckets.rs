@@ -17,7 +17,9 @@ use crate::others::Others;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::sweep::{Lacks, Root};
-use crate::tables::{ROOT, Read, UNSETTLED_PREFIX, bucket_key, doubt, entry_place, fences};
+use crate::tables::{
+    BucketNumber, ROOT, Read, UNSETTLED_PREFIX, bucket_key, doubt, entry_place, fences, number_in,
+};
 use crate::unsettled::{Unsettled, What};
 use crate::upgrade::rows;
 use anyhow::Context;
@@ -55,6 +57,8 @@ pub(crate) struct Buckets {
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) unsettled: Arc<Unsettled>,
+    /// Held while a group hears which buckets it has: one at a time.
+    pub(crate) placing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Buckets {
@@ -252,17 +256,11 @@ impl Buckets {
         ended.await?;
         let end = |fences| EndMoveRequest { fences, ..end };
         let call = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };
-        let is_lost = self.ask_fenced(moved.to, end, call).await?.is_lost;
-        let ended = MoveEndedCommand { volume, bucket, number, attempt };
-        self.note::<MoveEnded>(RequestId(random().random()), ended).await?;
-        match is_lost {
-            true => {
-                let (group, epoch, bucket) = (moved.to, attempt, entry.bucket.clone());
-                let lost = BucketEntry { number, group, epoch, bucket, ..BucketEntry::default() };
-                self.remake(vec![lost]).await
-            }
-            false => Ok(()),
+        if self.ask_fenced(moved.to, end, call).await?.is_lost {
+            return self.remake(vec![entry.clone()]).await;
         }
+        let ended = MoveEndedCommand { volume, bucket, number, attempt };
+        self.note::<MoveEnded>(RequestId(random().random()), ended).await.map(drop)
     }
 
     /// The buckets of which the tables say that something is to be done.
@@ -275,8 +273,10 @@ impl Buckets {
         }
         let mut entries = Vec::new();
         for row in rows(&db, UNSETTLED_PREFIX) {
-            let (_, name) = row?;
-            entries.extend(db.message(&name)?);
+            let (key, name) = row?;
+            let BucketNumber(number) = number_in(&key)?;
+            let entry: Option<BucketEntry> = db.message(&name)?;
+            entries.extend(entry.filter(|entry| entry.number == number));
         }
         Ok(entries)
     }
@@ -340,9 +340,8 @@ async fn finish(buckets: Buckets, entry: BucketEntry) -> bool {
     let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
     let settled = buckets.settle(&entry).await;
     let is_over = settled.as_ref().map_or_else(|failure| failure.retry == Retry::No, |_| true);
-    if let Err(failure) = &settled {
-        buckets.unsettled.note(what(&entry), buckets.clock.now_ms(), failure.to_string());
-    }
+    let why = settled.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    buckets.unsettled.note_try(&what(&entry), why);
     match settled {
         // Nothing was to be done, or its group goes on with it.
         Ok(_) if matches!(entry.stage(), BucketStage::BucketLive | BucketStage::BucketMoving) => {}

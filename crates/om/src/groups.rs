@@ -5,6 +5,7 @@ use proto::scm::OmGroupView;
 use proto::{Code, Failure};
 use rpc::{Connector, Link};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub(crate) struct Groups {
     known: Mutex<BTreeMap<u64, KnownGroup>>,
     /// The lock that is held from the question how far a group is until its answer is noted and the fences
     /// that it lacks are sent: of two answers the later one is noted later.
+    /// Whether an address is known of each group that SCM has told of.
+    is_complete: AtomicBool,
     pub(crate) hearing: tokio::sync::Mutex<()>,
 }
 
@@ -30,11 +33,14 @@ struct KnownGroup {
 
 impl Groups {
     pub(crate) fn new(connector: Arc<dyn Connector>) -> Groups {
-        Groups { connector, known: Mutex::default(), hearing: Default::default() }
+        let (known, hearing, is_complete) = Default::default();
+        Groups { connector, known, hearing, is_complete }
     }
 
     /// Takes in what SCM says. A group of which no address is known is as good as none.
     pub(crate) fn note(&self, groups: &[OmGroupView]) {
+        let has_address = |group: &OmGroupView| group.members.iter().any(|member| !member.address.is_empty());
+        self.is_complete.store(!groups.is_empty() && groups.iter().all(has_address), Ordering::Relaxed);
         let mut known = self.known.lock().expect("no holder panics");
         known.retain(|number, _| groups.iter().any(|group| group.group == *number));
         for group in groups {
@@ -66,6 +72,11 @@ impl Groups {
         let nth = |random: u64| may_have.get(random.checked_rem(may_have.len() as u64)? as usize);
         let picked = drawn.into_iter().filter_map(nth).min_by_key(|(keys_bits, _)| keys_bits);
         picked.map_or(ROOT, |(_, number)| *number)
+    }
+
+    /// Whether SCM has told of the root and has an address of each group that it has told of.
+    pub(crate) fn are_all_known(&self) -> bool {
+        self.is_complete.load(Ordering::Relaxed) && self.all().contains(&ROOT)
     }
 
     /// Refuses a group that there is not, or, where SCM has told of none yet, may not be.

@@ -94,6 +94,7 @@ impl Om {
             addresses: addresses.clone(),
             clock: clock.clone(),
             unsettled: Arc::default(),
+            placing: Arc::default(),
         };
         let (counts, wanted) = Default::default();
         let unused = Arc::<UnusedCounts>::default();

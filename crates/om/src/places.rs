@@ -19,7 +19,9 @@ use crate::buckets::Buckets;
 use crate::ops::{KEPT_AT_ONCE, NoteHeld, RemakeBucket, ResettleMove, SettleMove};
 use crate::replica::Replica;
 use crate::sweep::Root;
-use crate::tables::{NAMES_PREFIX, ROOT, Read, bucket_key, decode, doubt, next_bucket, runs_before};
+use crate::tables::{
+    NAMES_PREFIX, ROOT, Read, bucket_key, decode, doubt, first_bucket, next_bucket, runs_before,
+};
 use crate::unsettled::What;
 use crate::upgrade::rows;
 use proto::om::*;
@@ -96,13 +98,29 @@ enum Step {
 
 impl Buckets {
     /// Has a group that was reset hear which of its buckets are its own.
+    /// It may take longer than anybody waits for an answer: who asks again meanwhile hears that it goes on.
     pub(crate) async fn place(&self, group: u64) -> Result<(), Failure> {
-        let placed = self.try_to_place(group).await;
-        match &placed {
-            Ok(()) => self.unsettled.end(&What::Group(group)),
-            Err(failure) => self.unsettled.note(What::Group(group), self.clock.now_ms(), failure.to_string()),
-        }
-        placed
+        self.root()?;
+        self.others.groups.check_is_there(group)?;
+        let Ok(alone) = self.placing.clone().try_lock_owned() else {
+            self.unsettled.note(What::Group(group), self.clock.now_ms(), String::new());
+            return Err(Failure::new(Code::NotYet, "the root asks groups which buckets they have"));
+        };
+        let buckets = self.clone();
+        let placing = tokio::spawn(async move {
+            let _alone = alone;
+            buckets.unsettled.note(What::Group(group), buckets.clock.now_ms(), String::new());
+            let placed = buckets.try_to_place(group).await;
+            match &placed {
+                Ok(()) => buckets.unsettled.end(&What::Group(group)),
+                Err(failure) => {
+                    let why = failure.to_string();
+                    buckets.unsettled.note(What::Group(group), buckets.clock.now_ms(), why);
+                }
+            }
+            placed
+        });
+        placing.await.map_err(|ended| Failure::new(Code::NotYet, ended.to_string()))?
     }
 
     async fn try_to_place(&self, group: u64) -> Result<(), Failure> {
@@ -194,8 +212,9 @@ impl Buckets {
     async fn hear_all(&self) -> Result<(), Failure> {
         let replica = self.root()?;
         let history = runs_before(&*replica.dbs.current()).map_err(broken)?;
-        if !self.others.groups.all().contains(&ROOT) {
-            return Err(Failure::new(Code::NotYet, "SCM has not said yet which groups of names there are"));
+        if !self.others.groups.are_all_known() {
+            let why = "SCM has not said yet which groups of names there are, and where";
+            return Err(Failure::new(Code::NotYet, why));
         }
         let root = Root { replica, others: self.others.clone(), clock: self.clock.clone() };
         let (mut here, mut coming) = (Vec::new(), Vec::new());
@@ -228,17 +247,16 @@ impl Buckets {
     /// Has the buckets that are in no group made again, empty, where they were.
     pub(crate) async fn remake(&self, lost: Vec<BucketEntry>) -> Result<(), Failure> {
         for BucketEntry { number, epoch, group, bucket, .. } in lost {
-            let Bucket { volume, name, .. } = bucket.clone().unwrap_or_default();
+            let Bucket { volume, name, .. } = bucket.unwrap_or_default();
             let remake = RemakeBucketCommand { volume, bucket: name.clone(), number, epoch };
             let remade = self.note::<RemakeBucket>(RequestId(random().random()), remake).await?;
-            let Some(place) = remade.place else { continue };
+            if !remade.is_made {
+                continue;
+            }
             error!(
                 bucket = name,
-                group, "what was in a bucket is lost with a group that was reset: it is empty"
+                group, "what was in a bucket is lost with a group that was reset: it is made again, empty"
             );
-            let (place, bucket) = (Some(place), bucket.as_ref());
-            let hold = |fences| HoldBucketRequest { place, bucket: bucket.cloned(), fences };
-            self.ask_fenced(group, hold, |mut om, hold| async move { om.hold_bucket(hold).await }).await?;
         }
         Ok(())
     }
@@ -371,11 +389,13 @@ fn word(root: &impl Read, group: u64, held: &HeldBucket) -> anyhow::Result<Word>
     }
     let wait = |why: &str| Word::Later(Step::Wait(format!("bucket `{}` {why}", bucket.name)));
     let Some(entry) = entry else {
-        // A number that the root has given out, and whose bucket it does not know, was deleted since.
-        let was_deleted = next_bucket(root)?.is_some_and(|next| place.number < next);
-        return Ok(match was_deleted {
+        // A number that this root has given out, and whose bucket it does not know, was deleted since.
+        let given_out = first_bucket(root)?.zip(next_bucket(root)?);
+        return Ok(match given_out.is_some_and(|(first, next)| (first..next).contains(&place.number)) {
             true => Word::LetGo(place),
-            false => wait("is none that the root of names has made: the root is an older copy"),
+            false => {
+                wait("is none that this root of names has made: it is an older copy, or was founded anew")
+            }
         });
     };
     let last = entry.last_move.as_ref().and_then(|last| last.moved).unwrap_or_default();
@@ -383,10 +403,11 @@ fn word(root: &impl Read, group: u64, held: &HeldBucket) -> anyhow::Result<Word>
         BucketStage::BucketMoved if last.from == group => {
             wait("has moved, and its new group is to answer first")
         }
-        BucketStage::BucketMoving => {
-            let has_stayed = last.from == group && held.stayed >= last.attempt;
+        BucketStage::BucketMoving if last.from == group => {
+            let has_stayed = held.stayed >= last.attempt;
             settle(entry, has_stayed)
         }
+        BucketStage::BucketMoving if entry.group == group => wait("is being moved from another group"),
         _ if (entry.group, entry.epoch) == (group, place.epoch) => Word::Keep(place),
         _ if entry.epoch > place.epoch => Word::LetGo(place),
         _ => wait("has come here by a move that the root of names does not know"),

@@ -17,6 +17,7 @@
 //! | `l` + block + key of a row | empty: that row names the block, or did ([`crate::blocks`]) |
 //! | `m` + container | no further block of it is taken; in the root `SweptContainer`, empty until it was swept |
 //! | `M` | `Fences` |
+//! | `B` | the first bucket number that this root gave out, `u64` |
 //! | `n` | next bucket number, `u64`, in the root |
 //! | `N` + group | `GroupSeen`, in the root |
 //! | `o` + bucket | of a bucket that is being made, deleted or moved, in the root: the key of its entry |
@@ -53,6 +54,7 @@ pub(crate) const UNUSED_TOTALS_KEY: &[u8] = b"h";
 pub(crate) const FENCES_KEY: &[u8] = b"M";
 /// The prefix of the rows that say how far groups were when the root heard of them last.
 pub(crate) const SEEN_PREFIX: &[u8] = b"N";
+pub(crate) const FIRST_BUCKET_KEY: &[u8] = b"B";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const DOUBT_KEY: &[u8] = b"P";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
@@ -389,9 +391,18 @@ pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 
 /// The next bucket's number; `None` before the first.
 pub(crate) fn next_bucket(tables: &impl Read) -> anyhow::Result<Option<u64>> {
-    let Some(next) = tables.get(NEXT_BUCKET_KEY)? else { return Ok(None) };
-    let next = next.as_slice().try_into().context("the next bucket number has 8 bytes")?;
-    Ok(Some(u64::from_le_bytes(next)))
+    bucket_number_at(tables, NEXT_BUCKET_KEY)
+}
+
+/// The first number that this root gave out: one that was founded anew knows nothing of those before.
+pub(crate) fn first_bucket(tables: &impl Read) -> anyhow::Result<Option<u64>> {
+    bucket_number_at(tables, FIRST_BUCKET_KEY)
+}
+
+fn bucket_number_at(tables: &impl Read, key: &[u8]) -> anyhow::Result<Option<u64>> {
+    let Some(number) = tables.get(key)? else { return Ok(None) };
+    let number = number.as_slice().try_into().context("a bucket's number has 8 bytes")?;
+    Ok(Some(u64::from_le_bytes(number)))
 }
 
 /// The bucket's entry in the root, or the refusal that there is no such bucket. One that is being made is

@@ -49,6 +49,13 @@ impl Unsettled {
         }
     }
 
+    /// Notes why the last try to go on came to nothing; empty: it went on.
+    pub(crate) fn note_try(&self, what: &What, why: String) {
+        if let Some(since) = self.known.lock().expect("no holder panics").get_mut(what) {
+            since.why = why;
+        }
+    }
+
     pub(crate) fn end(&self, what: &What) {
         self.known.lock().expect("no holder panics").remove(what);
     }

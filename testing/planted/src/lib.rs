@@ -51,6 +51,7 @@ pub enum Bug {
     MovesOverlooked,
     /// `om`: a group that has fewer names than it had is taken for what it is now.
     LessIsOverlooked,
+    /// A group that was reset serves its buckets before the root has said which are its own.
     DoubtIgnored,
     /// `om`: moves are counted again for each part of a container, and groups are those of before.
     GroupsBeforeCount,

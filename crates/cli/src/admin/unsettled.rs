@@ -27,13 +27,13 @@ pub(super) async fn stuck(scm: &Scm) -> anyhow::Result<Option<String>> {
 }
 
 fn in_words(told: &ListUnsettledResponse, now_ms: u64) -> Option<String> {
-    let stuck = told.unsettled.iter().filter(|it| since(it, now_ms) >= STUCK_AFTER);
+    // A large bucket that moves takes its time: what goes on has nothing to say.
+    let stuck = told.unsettled.iter().filter(|it| since(it, now_ms) >= STUCK_AFTER && !it.why.is_empty());
     let (first, count) = (stuck.clone().next()?, stuck.count());
     let Unsettled { what, why, .. } = first;
-    let why = if why.is_empty() { String::new() } else { format!(": {why}") };
     let for_long = age(since(first, now_ms));
     Some(format!(
-        "{count} changes of buckets do not come to their end, the first for {for_long}: {what}{why}"
+        "{count} changes of buckets do not come to their end, the first for {for_long}: {what}: {why}"
     ))
 }
 
@@ -70,7 +70,7 @@ mod tests {
         let told = |unsettled: Vec<Unsettled>| ListUnsettledResponse { count: 9, unsettled };
         let now_ms = 1_000_000;
         assert_eq!(in_words(&told(vec![]), now_ms), None);
-        assert_eq!(in_words(&told(vec![one(now_ms - 59_999, "")]), now_ms), None);
+        assert_eq!(in_words(&told(vec![one(now_ms - 59_999, "no quorum"), one(0, "")]), now_ms), None);
         let words = in_words(&told(vec![one(now_ms - 60_000, "no quorum"), one(now_ms, "")]), now_ms);
         let words = words.unwrap();
         assert!(words.starts_with("1 changes") && words.ends_with("bucket a: no quorum"), "{words}");

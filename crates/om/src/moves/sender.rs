@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FROZEN_MAX: Duration = Duration::from_millis(800);
 /// The time between questions whether the root answers.
 const ROOT_PAUSE: Duration = Duration::from_millis(50);
+/// The time after which a root that has answered, and does nothing, is asked once more.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// The time between looks whether the root has been heard.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -215,9 +217,11 @@ impl Sender {
         let BucketMove { number, attempt, .. } = self.moved;
         let (is_done, why) = (undone.is_none(), undone.unwrap_or_default());
         let request = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
-        let mut settled = None;
+        let (mut settled, mut ask_at) = (None, Instant::now());
         while self.check_goes_on().is_ok() {
-            if settled.is_none() {
+            // Also after an answer: a root that was reset may have forgotten it, and waits for the question.
+            if settled.is_none() || Instant::now() >= ask_at {
+                ask_at = Instant::now() + ASK_AGAIN;
                 let answer = self.moves.others.ask(ROOT, request.clone(), |mut om, request| async move {
                     om.settle_move(request).await
                 });

@@ -5,8 +5,8 @@
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::{check_bucket_name, check_volume};
 use crate::tables::{
-    BucketNumber, NEXT_BUCKET_KEY, ROOT, Read, Refusal, bucket_key, check_places_known, entry_place,
-    next_bucket, record_key, unsettled_key, volume_existing,
+    BucketNumber, FIRST_BUCKET_KEY, NEXT_BUCKET_KEY, ROOT, Read, Refusal, bucket_key, check_places_known,
+    entry_place, next_bucket, record_key, unsettled_key, volume_existing,
 };
 use prost::Message;
 use proto::om::{Bucket, BucketEntry, BucketRecord, BucketStage, CreateBucketRequest, CreateBucketResponse};
@@ -46,19 +46,30 @@ impl Operation for CreateBucket {
         }
         // Entries of before there were several groups name none.
         let (is_placed, group) = (group.is_some(), group.unwrap_or(ROOT));
-        let number = draw_number(apply)?;
         let bucket = Some(Bucket { volume, name, created_ms: apply.now_ms });
-        let mut entry = BucketEntry { number, bucket: bucket.clone(), group, ..BucketEntry::default() };
-        if group == ROOT {
-            hold(apply, BucketRecord { id: number, bucket: bucket.clone(), ..BucketRecord::default() });
-        } else {
-            entry.set_stage(BucketStage::BucketMaking);
-            apply.tables.put(unsettled_key(BucketNumber(number)), key.clone());
-        }
-        apply.tables.put(key, entry.encode_to_vec());
+        let entry = make(apply, key, group, bucket.clone())?;
         // A sender of before there were several groups was answered no place, and must be remembered so.
         Ok(CreateBucketResponse { bucket, place: is_placed.then(|| entry_place(&entry)) })
     }
+}
+
+/// Makes a bucket with a number of its own: in the root itself it is there, another group is yet to hold it.
+pub(super) fn make(
+    apply: &mut Apply<'_, '_>,
+    key: Vec<u8>,
+    group: u64,
+    bucket: Option<Bucket>,
+) -> anyhow::Result<BucketEntry> {
+    let number = draw_number(apply)?;
+    let mut entry = BucketEntry { number, bucket: bucket.clone(), group, ..BucketEntry::default() };
+    if group == ROOT {
+        hold(apply, BucketRecord { id: number, bucket, ..BucketRecord::default() });
+    } else {
+        entry.set_stage(BucketStage::BucketMaking);
+        apply.tables.put(unsettled_key(BucketNumber(number)), key.clone());
+    }
+    apply.tables.put(key, entry.encode_to_vec());
+    Ok(entry)
 }
 
 /// Refuses, for the moment, a bucket of which it is not settled whether it is there.
@@ -81,7 +92,11 @@ pub(super) fn hold(apply: &mut Apply<'_, '_>, record: BucketRecord) {
 
 pub(super) fn draw_number(apply: &mut Apply<'_, '_>) -> anyhow::Result<u64> {
     // A root that was founded anew goes on past all that the one before it gave out.
-    let number = next_bucket(apply.tables)?.unwrap_or(apply.now_ms.max(1));
+    let next = next_bucket(apply.tables)?;
+    let number = next.unwrap_or(apply.now_ms.max(1));
+    if next.is_none() {
+        apply.tables.put(FIRST_BUCKET_KEY.to_vec(), number.to_le_bytes().to_vec());
+    }
     apply.tables.put(NEXT_BUCKET_KEY.to_vec(), (number + 1).to_le_bytes().to_vec());
     Ok(number)
 }

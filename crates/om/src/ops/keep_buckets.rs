@@ -3,7 +3,8 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::tables::{
-    BucketNumber, DOUBT_KEY, Read, Refusal, doubt, letting_go, record_key, runs_before, sending_key,
+    BUCKETS_PREFIX, BucketNumber, DOUBT_KEY, Read, Refusal, decode, doubt, letting_go, record_key,
+    runs_before, sending_key,
 };
 use prost::Message;
 use proto::om::{BucketPlace, BucketRecord, KeepBucketsRequest, KeepBucketsResponse};
@@ -53,7 +54,8 @@ impl Operation for KeepBuckets {
                 apply.leave(number);
             }
         }
-        if command.is_all && !doubt(apply.tables)?.is_some_and(|doubt| doubt.places) {
+        if command.is_all {
+            check_all_certain(apply)?;
             apply.tables.delete(DOUBT_KEY.to_vec());
         }
         Ok(KeepBucketsResponse {})
@@ -64,4 +66,17 @@ impl Operation for KeepBuckets {
 fn doubted(apply: &Apply<'_, '_>, place: BucketPlace) -> anyhow::Result<Option<BucketRecord>> {
     let record: Option<BucketRecord> = apply.tables.message(&record_key(BucketNumber(place.number)))?;
     Ok(record.filter(|record| record.doubted && record.epoch == place.epoch))
+}
+
+/// Refuses to end the doubt while some bucket, or where buckets are, is doubted still.
+fn check_all_certain(apply: &Apply<'_, '_>) -> Result<(), Refusal> {
+    let mut is_doubted = doubt(apply.tables)?.is_some_and(|doubt| doubt.places);
+    for row in apply.tables.scan(BUCKETS_PREFIX) {
+        let (key, value) = row?;
+        is_doubted |= decode::<BucketRecord>(&key, &value)?.doubted;
+    }
+    match is_doubted {
+        false => Ok(()),
+        true => Err(Refusal::Passing(Failure::new(Code::NotYet, "the group doubts some of its buckets"))),
+    }
 }

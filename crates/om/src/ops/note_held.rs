@@ -5,7 +5,7 @@
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::VOLUME;
 use crate::tables::{
-    BucketNumber, DOUBT_KEY, Read, Refusal, bucket_key, runs_before, unsettled_key, volume_key,
+    BucketNumber, DOUBT_KEY, Read, Refusal, bucket_key, doubt, runs_before, unsettled_key, volume_key,
 };
 use prost::Message;
 use proto::om::{
@@ -32,6 +32,10 @@ impl Operation for NoteHeld {
             let why = format!("the root was reset or restored: its history is {history} now");
             return Err(Refusal::Passing(Failure::new(Code::NotHere, why)));
         }
+        // Another round of questions has come to its end meanwhile, and names have changed since.
+        if !doubt(apply.tables)?.is_some_and(|doubt| doubt.places) {
+            return Err(Refusal::Passing(Failure::new(Code::NotHere, "the root knows where buckets are")));
+        }
         for held in command.held {
             note(apply, held)?;
         }
@@ -46,6 +50,9 @@ fn note(apply: &mut Apply<'_, '_>, held: HeldBucket) -> anyhow::Result<()> {
     let (Some(place), Some(bucket)) = (held.place, held.bucket) else { return Ok(()) };
     let key = bucket_key(&bucket.volume, &bucket.name);
     let there: Option<BucketEntry> = apply.tables.message(&key)?;
+    if let Some(older) = there.as_ref().filter(|there| there.number < place.number) {
+        apply.tables.delete(unsettled_key(BucketNumber(older.number)));
+    }
     let there = there.filter(|there| there.number >= place.number);
     let entry = match (there, held.comes) {
         (Some(there), _) if there.number > place.number => return Ok(()),

@@ -1,10 +1,10 @@
 //! A bucket that no group has any more, since one was reset by force, is made again where it was, and empty:
-//! what was in it is lost with that group. It gets an epoch by which nobody ever let go of it.
+//! what was in it is lost with that group. It is another bucket of that name, with a number of its own:
+//! nothing that is left of the one before can get into it.
 
-use super::create_bucket::draw_number;
+use super::create_bucket::make;
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, bucket_key, entry_place, unsettled_key};
-use prost::Message;
+use crate::tables::{BucketNumber, Read, Refusal, bucket_key, unsettled_key};
 use proto::Failure;
 use proto::om::{BucketEntry, BucketStage, RemakeBucketCommand, RemakeBucketReply};
 
@@ -20,23 +20,21 @@ impl Operation for RemakeBucket {
         Ok(request)
     }
 
-    /// Answers with no place where the bucket has changed since it was found to be nowhere.
+    /// Makes none where the bucket has changed since it was found to be nowhere.
     fn apply(apply: &mut Apply<'_, '_>, command: RemakeBucketCommand) -> Result<RemakeBucketReply, Refusal> {
-        let RemakeBucketCommand { volume, bucket, number, epoch } = command;
-        let key = bucket_key(&volume, &bucket);
+        let RemakeBucketCommand { volume, bucket: name, number, epoch } = command;
+        let key = bucket_key(&volume, &name);
         let entry: Option<BucketEntry> = apply.tables.message(&key)?;
         let is_as_found = |entry: &BucketEntry| {
             let is_settling =
                 matches!(entry.stage(), BucketStage::BucketMaking | BucketStage::BucketDropping);
             (entry.number, entry.epoch) == (number, epoch) && !is_settling
         };
-        let Some(mut entry) = entry.filter(is_as_found) else { return Ok(RemakeBucketReply::default()) };
-        entry.epoch = draw_number(apply)?;
-        // A move that was under way has nothing to move.
-        entry.set_stage(BucketStage::BucketLive);
+        let Some(BucketEntry { group, bucket, .. }) = entry.filter(is_as_found) else {
+            return Ok(RemakeBucketReply { is_made: false });
+        };
         apply.tables.delete(unsettled_key(BucketNumber(number)));
-        let place = Some(entry_place(&entry));
-        apply.tables.put(key, entry.encode_to_vec());
-        Ok(RemakeBucketReply { place })
+        make(apply, key, group, bucket)?;
+        Ok(RemakeBucketReply { is_made: true })
     }
 }

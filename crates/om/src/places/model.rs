@@ -176,10 +176,13 @@ impl World {
                 let Ok(EndMoveResponse { is_lost }) = self.groups[to].run::<EndReceiving>(end) else {
                     return Ok(());
                 };
+                if is_lost {
+                    self.remake(vec![entry]);
+                    return Ok(());
+                }
                 let ((volume, bucket), BucketMove { number, attempt, .. }) = (named(), moved);
                 let ended = MoveEndedCommand { volume, bucket, number, attempt };
                 self.groups[0].run::<MoveEnded>(ended).unwrap();
-                self.remake(is_lost.then(|| self.entry()).into_iter().collect());
             }
             BucketStage::BucketLive | BucketStage::BucketMaking | BucketStage::BucketDropping => {}
         }
@@ -360,13 +363,11 @@ impl World {
     }
 
     fn remake(&mut self, lost: Vec<BucketEntry>) {
-        for BucketEntry { number, epoch, group, bucket, .. } in lost {
-            let (volume, name) = named();
-            let remake = RemakeBucketCommand { volume, bucket: name, number, epoch };
-            let Some(place) = self.groups[0].run::<RemakeBucket>(remake).unwrap().place else { continue };
-            assert!(self.is_lost, "the bucket is somewhere");
-            let hold = HoldBucketRequest { place: Some(place), bucket, fences: 0 };
-            self.groups[group as usize].run::<HoldBucket>(hold).unwrap();
+        for BucketEntry { number, epoch, .. } in lost {
+            let (volume, bucket) = named();
+            let remake = RemakeBucketCommand { volume, bucket, number, epoch };
+            let RemakeBucketReply { is_made } = self.groups[0].run::<RemakeBucket>(remake).unwrap();
+            assert!(self.is_lost || !is_made, "the bucket is somewhere");
         }
     }
 
@@ -386,6 +387,9 @@ impl World {
     /// Has all come to its end, and checks that the bucket is where the root says, with all its keys.
     fn end(&mut self) -> Result<(), String> {
         for _ in 0..8 {
+            if self.is_lost {
+                return Ok(());
+            }
             (0..GROUPS).try_for_each(|group| self.place(group))?;
             self.go_on()?;
             self.go_on()?;
@@ -401,9 +405,6 @@ impl World {
         match self.record(home) {
             Some(record) if record.epoch == entry.epoch && !record.frozen => {}
             other => return Err(format!("the root says {entry:?}, and its group has {other:?}")),
-        }
-        if self.is_lost {
-            return Ok(());
         }
         let lacks = self.keys.iter().find(|key| !has_key(&self.groups[home], self.number, key));
         match lacks {
