@@ -97,8 +97,8 @@ enum Step {
 }
 
 impl Buckets {
-    /// Has a group that was reset hear which of its buckets are its own.
-    /// It may take longer than anybody waits for an answer: who asks again meanwhile hears that it goes on.
+    /// Has a group that was reset hear which of its buckets are its own. It may take longer than anybody
+    /// waits for an answer: who asks again meanwhile hears that it goes on.
     pub(crate) async fn place(&self, group: u64) -> Result<(), Failure> {
         self.root()?;
         self.others.groups.check_is_there(group)?;
