@@ -373,13 +373,14 @@ fn word(root: &impl Read, group: u64, held: &HeldBucket) -> anyhow::Result<Word>
     let entry = entry.filter(|entry| entry.number == place.number);
     let settle = |entry, has_stayed| Word::Later(Step::Settle { entry, has_stayed });
     if let Some(moved) = held.comes {
-        let its = entry.filter(|entry| (entry.group, entry.epoch) == (group, moved.attempt));
-        return Ok(match its.as_ref().map(BucketEntry::stage) {
+        let is_its = |entry: &BucketEntry| (entry.group, entry.epoch) == (group, moved.attempt);
+        let Some(entry) = entry.filter(is_its) else { return Ok(Word::Nothing) };
+        return Ok(match entry.stage() {
             // The one that sent it may have it still.
-            None | Some(BucketStage::BucketMoved | BucketStage::BucketMaking) => Word::Nothing,
-            Some(BucketStage::BucketMoving) => settle(its.unwrap_or_default(), false),
+            BucketStage::BucketMoved | BucketStage::BucketMaking => Word::Nothing,
+            BucketStage::BucketMoving => settle(entry, false),
             // The group had held it before it was reset, and the one that sent it has let go.
-            Some(BucketStage::BucketLive | BucketStage::BucketStays | BucketStage::BucketDropping) => {
+            BucketStage::BucketLive | BucketStage::BucketStays | BucketStage::BucketDropping => {
                 Word::Hold(moved)
             }
         });

@@ -97,8 +97,6 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
         None if request.file.is_empty() => (0, 0),
         None => return Err(Failure::invalid(format!("container {container} has no file {}", request.file))),
     };
-    // A list that is damaged is not sent: its receiver would find that out at the end.
-    disk.discards(container).await.map_err(failed(container))?;
     let first_segment = compacted.segments.start;
     Ok(Fetch { served: served.clone(), disk, container, manifest, first_segment, from, _permit: permit })
 }
@@ -178,6 +176,8 @@ impl Fetch {
         name: &str,
         begin: u64,
     ) -> Result<(), Broken> {
+        // One that is damaged is not sent: its receiver would find that out at the end.
+        self.disk.discards(self.container).await.map_err(failed(self.container))?;
         let path = format!("{}/{name}", container_dir(self.container));
         let read = async {
             let file = self.disk.real.open(&path, false).await?;

@@ -29,8 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FROZEN_MAX: Duration = Duration::from_millis(800);
 /// The time between questions whether the root answers.
 const ROOT_PAUSE: Duration = Duration::from_millis(50);
-/// The time after which a root that has answered, and does nothing, is asked once more.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// The time after which a root that has answered, and does nothing, is asked once more. Each question has it
+/// try for some seconds.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// The time between looks whether the root has been heard.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
