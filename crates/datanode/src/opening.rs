@@ -5,7 +5,7 @@ use crate::disks::Disks;
 use crate::ending::Ender;
 use crate::forgetting::Forgetter;
 use crate::index::Index;
-use crate::index::machine::PipelineMachine;
+use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::layout::GROUPS_DIR;
 use crate::options::DatanodeOptions;
 use crate::pipeline::{Pipeline, PipelineError, PipelineOrder, Progress};
@@ -29,6 +29,25 @@ pub(crate) enum Begins {
     Anew,
     /// In the past: SCM knows of it, or the index does, which knows a pipeline only once its log has begun.
     Before,
+}
+
+/// The machine of a pipeline's log. On return its open container is in the index durably: from the moment at
+/// which the log runs it acknowledges, and that row alone tells of it after a crash before its spec is kept.
+pub(crate) async fn machine(
+    disk: &DatanodeDisk,
+    order: &PipelineOrder,
+    roll_bytes: u64,
+    is_known: bool,
+) -> anyhow::Result<(PipelineMachine, watch::Receiver<OpenContainer>)> {
+    let PipelineOrder { pipeline, first_container, .. } = *order;
+    let machine = disk.index.with(move |index| {
+        let machine = PipelineMachine::new(index.clone(), pipeline, first_container, roll_bytes)?;
+        if !is_known {
+            index.flush()?;
+        }
+        Ok(machine)
+    });
+    machine.await
 }
 
 /// Opens pipelines, each once, and begins what runs beside an open one. A cheap handle.
@@ -123,11 +142,9 @@ impl Opener {
         // The replica is announced before the index has anything of it.
         self.host.announce(&spec, &disk.space, &order.log_spec()).await?;
 
-        let roll_bytes = self.options.container_roll_bytes();
         let first = order.first_container;
-        let machine =
-            disk.index.with(move |index| PipelineMachine::new(index.clone(), pipeline, first, roll_bytes));
-        let (machine, open) = machine.await.map_err(PipelineError::Index)?;
+        let machine = machine(disk, order, self.options.container_roll_bytes(), is_known).await;
+        let (machine, open) = machine.map_err(PipelineError::Index)?;
         let forget_to = machine.forgettable();
         let group = match self.host.open(spec, &disk.space, order.log_spec(), machine).await {
             Ok(group) => group,
@@ -140,7 +157,7 @@ impl Opener {
         };
 
         // The pipeline is remembered only now that the log exists: a remembered pipeline without a log has
-        // lost its votes. Whoever crashes in between finds the log when SCM orders the pipeline again.
+        // lost its votes. After a crash in between, its first container tells of it.
         if !is_known {
             let spec = order.to_spec();
             if let Err(failure) = disk.index.with(move |index| index.save_pipeline_spec(&spec)).await {

@@ -137,7 +137,7 @@ fn manifests(root: &Path) -> BTreeMap<PathBuf, u64> {
 /// Copies a directory; an error if one of its files goes meanwhile. A manifest comes before all that it may
 /// name.
 #[allow(clippy::disallowed_methods)]
-fn copy(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
+pub(crate) fn copy(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     let names = || -> std::io::Result<Vec<std::ffi::OsString>> {
         std::fs::read_dir(from)?.map(|entry| Ok(entry?.file_name())).collect()

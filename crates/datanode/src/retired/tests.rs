@@ -2,8 +2,9 @@ use super::*;
 use crate::import::imported_file;
 use crate::index::{keys, records};
 use crate::inventory::Inventory;
-use crate::offline::tests::{END, FIRST, Left, SECOND};
+use crate::offline::tests::{END, FIRST, Left, SECOND, copy};
 use crate::offline::{OfflineDisk, RebuildOptions};
+use crate::opening::machine;
 use crate::options::DatanodeOptions;
 use crate::orders::close::close_on;
 use crate::pipeline::PipelineError;
@@ -75,8 +76,7 @@ impl Retired {
     async fn begin_creation(&self) {
         let spec = self.order.group_spec(String::new(), Timing::PIPELINE);
         host().announce(&spec, &self.disk.space, &self.order.log_spec()).await.unwrap();
-        let (index, first) = (self.disk.index.clone(), self.order.first_container);
-        PipelineMachine::new(index, PIPELINE, first, u64::MAX).unwrap();
+        machine(&self.disk, &self.order, u64::MAX, false).await.unwrap();
     }
 
     /// Opens the group, as an order to create it would.
@@ -88,8 +88,7 @@ impl Retired {
     async fn open_group_until(&self, applied: Option<LogIndex>) -> Result<(), PipelineError> {
         let (host, spec) = (host(), self.order.group_spec(String::new(), Timing::PIPELINE));
         host.announce(&spec, &self.disk.space, &self.order.log_spec()).await?;
-        let (index, first) = (self.disk.index.clone(), self.order.first_container);
-        let (machine, _) = PipelineMachine::new(index, PIPELINE, first, u64::MAX).unwrap();
+        let (machine, _) = machine(&self.disk, &self.order, u64::MAX, false).await.unwrap();
         let group = host.open(spec, &self.disk.space, self.order.log_spec(), machine).await?;
         if let Some(applied) = applied {
             group.wait_applied(applied, std::time::Duration::from_secs(60)).await.unwrap();
@@ -571,6 +570,21 @@ async fn a_creation_that_began_its_log_ends_like_any_replica() {
     assert!(left.is_forgotten());
     assert_eq!(left.record(container).unwrap().state, ContainerState::QuasiClosed);
     assert_eq!(left.disk.index.unhealthy(container).unwrap(), None);
+}
+
+/// A replica acknowledges from the moment at which its log runs, and its spec is kept only after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_a_crash_left_without_its_spec_is_told_of_by_its_first_container() {
+    let (running, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let left = new_disk(running.path()).await;
+    let first = left.order.first_container;
+    left.open_group_until(Some(LogIndex(1))).await.unwrap();
+    // While the disk is open: closing it would write what a killed process does not.
+    copy(running.path(), after.path()).unwrap();
+    let after = on_disk(after.path(), usize::MAX).await;
+    assert_eq!(after.disk.index.left_open(PIPELINE).unwrap(), [first]);
+    let end = after.quasi_close(&host()).await.expect("its log is there");
+    assert!(end.log_index >= 1, "{end:?}");
 }
 
 /// One bad sector under what is not applied yet kept a member between having its log and having lost it: it
