@@ -19,19 +19,20 @@ pub(crate) struct InPlace {
 }
 
 impl InPlace {
-    /// Reads up to `bytes` bytes, fewer only at the end of the file. `None`: the disk is to be asked, also
-    /// for what is wrong.
-    pub(crate) fn read(&self, file: &File, offset: u64, bytes: usize) -> Option<Bytes> {
+    /// Reads up to `bytes` bytes, fewer only at the end of the file. The error is what the page cache had of
+    /// them, from the first on: the disk is to be asked for the rest, also for what is wrong.
+    pub(crate) fn read(&self, file: &File, offset: u64, bytes: usize) -> Result<Bytes, Vec<u8>> {
+        let mut buffer = Vec::new();
         if bytes > BYTES_MAX || self.refused.load(Ordering::Relaxed) {
-            return None;
+            return Err(buffer);
         }
-        match syscalls::read_cached_at(file, offset, bytes) {
-            Ok(read) => Some(read),
+        match syscalls::read_cached_at(file, offset, bytes, &mut buffer) {
+            Ok(()) => Ok(buffer.into()),
             Err(error) => {
                 if error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(libc::EOPNOTSUPP) {
                     self.refused.store(true, Ordering::Relaxed);
                 }
-                None
+                Err(buffer)
             }
         }
     }
@@ -48,7 +49,7 @@ mod tests {
     /// Whether reads in place are refused on this file system, as the kernel cannot do them there.
     fn is_refused(dir: &std::path::Path) -> bool {
         let (file, in_place) = (tempfile::tempfile_in(dir).unwrap(), InPlace::default());
-        in_place.read(&file, 0, 1);
+        let _ = in_place.read(&file, 0, 1);
         let refused = in_place.refused.load(Ordering::Relaxed);
         if refused {
             eprintln!("not tested, the file system of {} cannot do it", dir.display());
@@ -73,9 +74,18 @@ mod tests {
             assert!(read == written[offset.min(end)..end], "{bytes} bytes from {offset}");
         }
         let opened = std::fs::File::open(dir.path().join("a")).unwrap();
-        assert!(InPlace::default().read(&opened, 0, 4 * MIB).is_none(), "so much is another thread's work");
+        let much = InPlace::default().read(&opened, 0, 4 * MIB);
+        assert_eq!(much, Err(vec![]), "so much is another thread's work");
         file.settle().await.unwrap();
-        let again = file.read_at(0, MIB).await.unwrap();
-        assert!(again == written[..MIB], "whether or not the page cache has let go of it");
+        // Whether or not the page cache has let go of it, and what it has after a read of a page.
+        for bytes in [4096, MIB, 2 * MIB] {
+            let begun = match InPlace::default().read(&opened, 0, bytes) {
+                Ok(whole) => whole,
+                Err(begun) => begun.into(),
+            };
+            assert!(begun == written[..begun.len()], "{} of {bytes} bytes are there", begun.len());
+            let again = file.read_at(0, bytes).await.unwrap();
+            assert!(again == written[..bytes], "{bytes} bytes, of which {} were there", begun.len());
+        }
     }
 }

@@ -42,7 +42,8 @@ impl File for ReadOnlyFile {
     }
 
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
-        done(syscalls::read_at(&self.file, offset, bytes))
+        let mut buffer = Vec::new();
+        done(syscalls::read_at(&self.file, offset, bytes, &mut buffer).map(|()| buffer.into()))
     }
 
     fn sync_data(&self) -> IoFuture<()> {

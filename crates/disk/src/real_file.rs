@@ -53,20 +53,27 @@ impl File for RealFile {
     }
 
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
+        let mut buffer = Vec::new();
         // A failed disk gives nothing, and says why.
-        if self.disk.health.check().is_ok()
-            && let Some(read) = self.disk.in_place.read(&self.data.file, offset, bytes)
-        {
-            return Box::pin(async {
-                // Who reads on and on leaves the thread to others from time to time.
-                tokio::task::coop::consume_budget().await;
-                Ok(read)
-            });
+        if self.disk.health.check().is_ok() {
+            match self.disk.in_place.read(&self.data.file, offset, bytes) {
+                Ok(read) => {
+                    return Box::pin(async {
+                        // Who reads on and on leaves the thread to others from time to time.
+                        tokio::task::coop::consume_budget().await;
+                        Ok(read)
+                    });
+                }
+                Err(begun) => buffer = begun,
+            }
         }
         if let Some(ring) = &self.disk.ring {
-            return ring.read(&self.data.file, &self.path, offset, bytes);
+            return ring.read(&self.data.file, &self.path, offset, bytes, buffer);
         }
-        self.run(Operation::Read, "read", move |file| syscalls::read_at(file, offset, bytes))
+        self.run(Operation::Read, "read", move |file| {
+            syscalls::read_at(file, offset, bytes, &mut buffer)?;
+            Ok(buffer.into())
+        })
     }
 
     fn sync_data(&self) -> IoFuture<()> {

@@ -102,22 +102,29 @@ fn write_vectored_at(file: &File, offset: u64, buffers: &[Bytes]) -> io::Result<
     }
 }
 
-/// Reads up to `bytes` bytes, fewer only at the end of the file.
-pub(crate) fn read_at(file: &File, offset: u64, bytes: usize) -> io::Result<Bytes> {
-    read_flagged(file, offset, bytes, 0)
+/// Reads what the buffer lacks of `bytes` bytes from `offset` on; it is shorter afterwards only at the end of
+/// the file. What was read stays in it when the read fails.
+pub(crate) fn read_at(file: &File, offset: u64, bytes: usize, buffer: &mut Vec<u8>) -> io::Result<()> {
+    read_flagged(file, offset, bytes, buffer, 0)
 }
 
-/// Reads what the page cache has, as [`read_at`]: fails with [`io::ErrorKind::WouldBlock`] where it lacks
-/// some of it.
-pub(crate) fn read_cached_at(file: &File, offset: u64, bytes: usize) -> io::Result<Bytes> {
-    read_flagged(file, offset, bytes, libc::RWF_NOWAIT)
+/// [`read_at`] of what the page cache has: fails with [`io::ErrorKind::WouldBlock`] at the first byte that it
+/// lacks.
+pub(crate) fn read_cached_at(file: &File, offset: u64, bytes: usize, buffer: &mut Vec<u8>) -> io::Result<()> {
+    read_flagged(file, offset, bytes, buffer, libc::RWF_NOWAIT)
 }
 
 #[allow(unsafe_code)]
-fn read_flagged(file: &File, offset: u64, bytes: usize, flags: libc::c_int) -> io::Result<Bytes> {
+fn read_flagged(
+    file: &File,
+    offset: u64,
+    bytes: usize,
+    buffer: &mut Vec<u8>,
+    flags: libc::c_int,
+) -> io::Result<()> {
     to_offset(offset)?;
-    // The buffer is not zeroed: what is not filled is not looked at.
-    let mut buffer: Vec<u8> = Vec::with_capacity(bytes);
+    // The room is not zeroed: what is not filled is not looked at.
+    buffer.reserve_exact(bytes.saturating_sub(buffer.len()));
     while buffer.len() < bytes {
         let at = to_offset(offset + buffer.len() as u64)?;
         let missing = bytes - buffer.len();
@@ -136,7 +143,7 @@ fn read_flagged(file: &File, offset: u64, bytes: usize, flags: libc::c_int) -> i
             Err(_) => retry_interrupted()?,
         }
     }
-    Ok(buffer.into())
+    Ok(())
 }
 
 /// Allocates `[0, bytes)` and extends the file to it; where the file system cannot, the file becomes sparse.

@@ -108,15 +108,17 @@ impl Ring {
         Box::pin(async { synced.await.map(drop) })
     }
 
-    /// Reads up to `bytes` bytes, fewer only at the end of the file.
+    /// Reads up to `bytes` bytes, fewer only at the end of the file. The first of them may have been read
+    /// before: `begun`.
     pub(crate) fn read(
         &self,
         file: &Arc<File>,
         path: &Arc<str>,
         offset: u64,
         bytes: usize,
+        begun: Vec<u8>,
     ) -> IoFuture<Bytes> {
-        self.run(Kind::Read, path, Next::read(file.clone(), offset, bytes))
+        self.run(Kind::Read, path, Next::read(file.clone(), offset, bytes, begun))
     }
 
     fn run(&self, kind: Kind, path: &Arc<str>, next: Next) -> IoFuture<Bytes> {
@@ -264,7 +266,7 @@ mod tests {
             .collect();
         let file = data(tempfile::tempfile().unwrap());
         std::os::unix::fs::FileExt::write_at(&*file.file, b"hello", 0).unwrap();
-        let read = ring.read(&file.file, &name(), 1, 10);
+        let read = ring.read(&file.file, &name(), 1, 10, vec![]);
         assert_eq!(tokio::time::timeout(Duration::from_secs(30), read).await.unwrap().unwrap(), b"ello"[..]);
         let drain = std::thread::spawn(move || {
             let mut sink = vec![0; 1 << 20];
@@ -312,7 +314,7 @@ mod tests {
         let Some((health, ring)) = ring() else { return };
         let dir = tempfile::tempdir().unwrap();
         let read_only = data(File::open(dir.path()).unwrap());
-        let read = ring.read(&read_only.file, &name(), 0, 10).await.unwrap_err();
+        let read = ring.read(&read_only.file, &name(), 0, 10, vec![]).await.unwrap_err();
         assert_eq!((read.kind(), health.failure()), (io::ErrorKind::IsADirectory, None));
         let negative = ring.write(&read_only, &name(), u64::MAX, vec![Bytes::from_static(b"x")], true).await;
         assert_eq!((negative.unwrap_err().kind(), health.failure()), (io::ErrorKind::InvalidInput, None));
@@ -322,7 +324,7 @@ mod tests {
         let written = ring.write(&pipe, &name(), 0, vec![Bytes::from_static(b"x")], true).await;
         assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert!(health.failure().unwrap().contains("sync x"), "{:?}", health.failure());
-        let later = ring.read(&read_only.file, &name(), 0, 10).await.unwrap_err();
+        let later = ring.read(&read_only.file, &name(), 0, 10, vec![]).await.unwrap_err();
         assert!(later.to_string().contains("the disk failed earlier: sync x"), "{later}");
     }
 
@@ -366,7 +368,7 @@ mod tests {
         for write in writes {
             write.await.unwrap();
         }
-        let reads: Vec<_> = (0..5000).map(|n| ring.read(&file.file, &name(), n, 1)).collect();
+        let reads: Vec<_> = (0..5000).map(|n| ring.read(&file.file, &name(), n, 1, vec![])).collect();
         for (n, read) in reads.into_iter().enumerate() {
             assert_eq!(read.await.unwrap()[..], [n as u8]);
         }

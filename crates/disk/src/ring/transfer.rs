@@ -92,14 +92,16 @@ impl Next {
         }
     }
 
-    pub(super) fn read(file: Arc<File>, offset: u64, bytes: usize) -> Next {
+    pub(super) fn read(file: Arc<File>, offset: u64, bytes: usize, begun: Vec<u8>) -> Next {
         if let Err(error) = syscalls::to_offset(offset) {
             return Next::Refused(error);
         }
         if bytes == 0 {
             return Next::Done(Bytes::new());
         }
-        Next::Ask(Round::Read { file, offset, bytes, buffer: Vec::with_capacity(bytes) })
+        let mut buffer = begun;
+        buffer.reserve_exact(bytes.saturating_sub(buffer.len()));
+        Next::Ask(Round::Read { file, offset, bytes, buffer })
     }
 }
 
@@ -328,6 +330,7 @@ mod tests {
             let buffer = vec![0; (before + first.max(0)) as usize];
             told(Round::Read { file: file(), offset: 5, bytes: 10, buffer }.next(answer(first, None)))
         };
+        assert_eq!(told(Next::read(file(), 5, 10, vec![0; 3])), "read after 3");
         assert_eq!(read(0, 10), "done 10");
         assert_eq!(read(0, 4), "read after 4");
         assert_eq!(read(4, 6), "done 10");
