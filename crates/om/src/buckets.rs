@@ -12,8 +12,10 @@
 //! Whoever asked to make or delete a bucket waits for the end. [`finish_always`] goes on with what a crash
 //! has left, and with moves, whose steps are told in [`crate::moves`].
 
-use crate::ops::{self, Fresh, MoveEnded, Operation, SettleBucket, SettleMove, settle_id};
+use crate::moves;
+use crate::ops::{self, Fresh, Operation, SettleBucket, settle_id};
 use crate::others::Others;
+use crate::reach::Reach;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::sweep::{Lacks, Root};
@@ -26,9 +28,10 @@ use anyhow::Context;
 use proto::om::om_client::OmClient;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry, in_bucket};
-use raft::AddressBook;
+use raft::{AddressBook, ReadPolicy};
 use rand::RngExt;
 use rpc::Channel;
+use statedb::Db;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +120,7 @@ impl Buckets {
         let (deletion, is_gone, refused) = match entry.stage() {
             BucketStage::BucketLive => return Ok(false),
             BucketStage::BucketMoving | BucketStage::BucketMoved | BucketStage::BucketStays => {
-                return self.go_on_moving(entry).await.map(|()| false);
+                return moves::root::go_on(self, entry).await.map(|()| false);
             }
             BucketStage::BucketMaking => {
                 let hold = |fences| HoldBucketRequest { place, bucket: entry.bucket.clone(), fences };
@@ -152,7 +155,7 @@ impl Buckets {
     {
         match self.others.ask(group, question(self.fences()?), call).await {
             Err(failure) if failure.code == Code::NotYet => {
-                let fences = self.bring_fences(group, Lacks::ByNumber).await?;
+                let fences = self.bring(group, Lacks::ByNumber).await?;
                 self.others.ask(group, question(fences), call).await
             }
             taken => taken,
@@ -165,9 +168,12 @@ impl Buckets {
     }
 
     /// Has a group take the fences of the root that it lacks, and answers up to which number it has them.
-    pub(crate) async fn bring_fences(&self, group: u64, lacks: Lacks<'_>) -> Result<u64, Failure> {
-        let root = Root { replica: self.root()?, others: self.others.clone(), clock: self.clock.clone() };
-        root.bring(group, lacks).await
+    pub(crate) async fn bring(&self, group: u64, lacks: Lacks<'_>) -> Result<u64, Failure> {
+        self.as_root()?.bring(group, lacks).await
+    }
+
+    fn as_root(&self) -> Result<Root, Failure> {
+        Ok(Root { replica: self.root()?, others: self.others.clone(), clock: self.clock.clone() })
     }
 
     /// Writes into the root's log what has become of something.
@@ -201,10 +207,7 @@ impl Buckets {
             Err(failure) => return Err(failure),
         }
         // The group gets its fences now, and not while writers of the bucket wait.
-        match self.fences()? {
-            0 => Ok(()),
-            _ => self.bring_fences(to, Lacks::ByNumber).await.map(drop),
-        }
+        self.bring_fences(to).await
     }
 
     /// Goes on with a move now: nobody waits for the answer, and writers of the bucket may wait for the end.
@@ -220,47 +223,6 @@ impl Buckets {
                 sleep(retry.pause()).await;
             }
         });
-    }
-
-    /// Has the groups do what the stage of a bucket's move asks for, up to where others decide.
-    async fn go_on_moving(&self, entry: &BucketEntry) -> Result<(), Failure> {
-        let moved = entry.last_move.as_ref().and_then(|last| last.moved).unwrap_or_default();
-        let Bucket { volume, name: bucket, .. } = entry.bucket.clone().unwrap_or_default();
-        let (number, attempt) = (moved.number, moved.attempt);
-        if entry.stage() == BucketStage::BucketMoving {
-            let send = SendBucketRequest { moved: Some(moved) };
-            let sent =
-                self.others.ask(moved.from, send, |mut om, send| async move { om.send_bucket(send).await });
-            let SendBucketResponse { is_sent, is_done } = sent.await?;
-            if is_sent {
-                return Ok(());
-            }
-            let is_done = is_done || self.is_only_there(moved).await?;
-            let why =
-                format!("group {} has not the bucket, or has heard the end of this attempt", moved.from);
-            let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
-            return self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop);
-        }
-        let is_done = entry.stage() == BucketStage::BucketMoved;
-        // What the group lacks of the fences it gets while the bucket can still be read where it was.
-        if is_done && self.fences()? != 0 {
-            self.bring_fences(moved.to, Lacks::ByNumber).await?;
-        }
-        // The group that is to have it answers first: it may have been reset meanwhile.
-        if self.is_resettled(entry, moved).await? {
-            return Ok(());
-        }
-        // The bucket is in one group at most: the group that had it lets go of it before the other holds it.
-        let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
-        let ended = self.others.ask(moved.from, end, |mut om, end| async move { om.end_sending(end).await });
-        ended.await?;
-        let end = |fences| EndMoveRequest { fences, ..end };
-        let call = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };
-        if self.ask_fenced(moved.to, end, call).await?.is_lost {
-            return self.remake(vec![entry.clone()]).await;
-        }
-        let ended = MoveEndedCommand { volume, bucket, number, attempt };
-        self.note::<MoveEnded>(RequestId(random().random()), ended).await.map(drop)
     }
 
     /// The buckets of which the tables say that something is to be done.
@@ -279,6 +241,68 @@ impl Buckets {
             entries.extend(entry.filter(|entry| entry.number == number));
         }
         Ok(entries)
+    }
+}
+
+impl Reach for Buckets {
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Db) -> anyhow::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let db = self.root()?.dbs.current();
+        let looked = raft::blocking(move || look(&db)).await;
+        let looked = looked.map_err(|error| Failure::internal(format!("read the root: {error}")))?;
+        looked.map_err(|error| Failure::internal(format!("read the root: {error:#}")))
+    }
+
+    async fn catch_up(&self) -> Result<(), Failure> {
+        let applied = self.root()?.group.read_soon(ReadPolicy::Index).await;
+        applied.map(drop).map_err(|error| error.into_failure(&self.addresses))
+    }
+
+    async fn write<O: Operation>(&self, what: O::Request) -> Result<O::Response, Failure> {
+        self.note::<O>(RequestId(random().random()), what).await
+    }
+
+    async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
+        if !self.others.groups.are_all_known() {
+            let why = "SCM has not said yet which groups of names there are, and where";
+            return Err(Failure::new(Code::NotYet, why));
+        }
+        self.as_root()?.groups().await
+    }
+
+    async fn list_held(&self, list: ListHeldRequest) -> Result<ListHeldResponse, Failure> {
+        self.others.ask(list.group, list, |mut om, list| async move { om.list_held(list).await }).await
+    }
+
+    async fn keep(&self, keep: KeepBucketsRequest) -> Result<(), Failure> {
+        let call = |mut om: OmClient<Channel>, keep| async move { om.keep_buckets(keep).await };
+        self.others.ask(keep.group, keep, call).await.map(drop)
+    }
+
+    async fn send(&self, moved: BucketMove) -> Result<SendBucketResponse, Failure> {
+        let send = SendBucketRequest { moved: Some(moved) };
+        self.others.ask(moved.from, send, |mut om, send| async move { om.send_bucket(send).await }).await
+    }
+
+    async fn end_sending(&self, moved: BucketMove, is_done: bool) -> Result<(), Failure> {
+        let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
+        let call = |mut om: OmClient<Channel>, end| async move { om.end_sending(end).await };
+        self.others.ask(moved.from, end, call).await.map(drop)
+    }
+
+    async fn end_receiving(&self, moved: BucketMove, is_done: bool) -> Result<bool, Failure> {
+        let end = |fences| EndMoveRequest { moved: Some(moved), is_done, fences };
+        let call = |mut om: OmClient<Channel>, end| async move { om.end_receiving(end).await };
+        Ok(self.ask_fenced(moved.to, end, call).await?.is_lost)
+    }
+
+    async fn bring_fences(&self, group: u64) -> Result<(), Failure> {
+        match self.fences()? {
+            0 => Ok(()),
+            _ => self.bring(group, Lacks::ByNumber).await.map(drop),
+        }
     }
 }
 

@@ -32,6 +32,7 @@ mod overlay;
 mod place;
 mod places;
 mod queries;
+mod reach;
 mod reclaim;
 mod replica;
 mod replicas;

@@ -16,24 +16,21 @@
 mod model;
 
 use crate::buckets::Buckets;
-use crate::ops::{KEPT_AT_ONCE, NoteHeld, RemakeBucket, ResettleMove, SettleMove};
-use crate::replica::Replica;
-use crate::sweep::Root;
+use crate::moves::root::{has_come, remake};
+use crate::ops::{KEPT_AT_ONCE, NoteHeld, SettleMove};
+use crate::reach::{Held, Reach, held};
 use crate::tables::{
     NAMES_PREFIX, ROOT, Read, bucket_key, decode, doubt, first_bucket, next_bucket, runs_before,
 };
 use crate::unsettled::What;
 use crate::upgrade::rows;
 use proto::om::*;
-use proto::{Code, Failure, RequestId};
-use raft::ReadPolicy;
-use rand::RngExt;
+use proto::{Code, Failure};
 use statedb::Db;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::sleep;
-use tracing::{debug, error, info, warn};
-use types::random::random;
+use tracing::{debug, info, warn};
 
 /// The time after which a group that doubts its buckets asks again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -63,12 +60,6 @@ async fn ask(buckets: &Buckets, group: u64) {
         Ok(_) => info!(group, "knows again which buckets it has, since it was reset"),
         Err(failure) => debug!(group, %failure, "ask which buckets a group has, since it was reset"),
     }
-}
-
-/// All that a group has said that it has.
-struct Held {
-    history: u64,
-    buckets: Vec<HeldBucket>,
 }
 
 /// The root's word on a bucket that a group has.
@@ -110,7 +101,7 @@ impl Buckets {
         let placing = tokio::spawn(async move {
             let _alone = alone;
             buckets.unsettled.note(What::Group(group), buckets.clock.now_ms(), String::new());
-            let placed = buckets.try_to_place(group).await;
+            let placed = place(&buckets, group).await;
             match &placed {
                 Ok(()) => buckets.unsettled.end(&What::Group(group)),
                 Err(failure) => {
@@ -122,211 +113,88 @@ impl Buckets {
         });
         placing.await.map_err(|ended| Failure::new(Code::NotYet, ended.to_string()))?
     }
+}
 
-    async fn try_to_place(&self, group: u64) -> Result<(), Failure> {
-        let root = self.root()?;
-        let is_doubted = doubt(&*root.dbs.current()).map_err(broken)?.is_some_and(|doubt| doubt.places);
-        if is_doubted {
-            self.hear_all().await?;
-        }
-        // Which of its buckets were there is read before it is asked: what comes meanwhile is none of these.
-        let there = self.placed(&root).await?.into_iter().filter(|entry| entry.group == group).collect();
-        let Held { history, buckets } = self.held(group, 0, u64::MAX).await?;
-        let lost = lost(there, &buckets);
-        // No lease is relied on: what has left before the group asked stands in these tables.
-        let applied = root.group.read_soon(ReadPolicy::Index).await;
-        applied.map_err(|error| error.into_failure(&self.addresses))?;
-        let db = root.dbs.current();
-        let words = raft::blocking(move || words(&*db, group, &buckets)).await;
-        let words = words.map_err(|error| Failure::internal(format!("read the root: {error}")))?;
-        let mut words = words.map_err(broken)?;
-        let (lost, moving): (Vec<_>, Vec<_>) =
-            lost.into_iter().partition(|entry| entry.stage() == BucketStage::BucketLive);
-        words.extend(moving.into_iter().map(not_here));
-        self.say(group, history, words).await?;
-        self.remake(lost).await?;
-        self.keep(KeepBucketsRequest { group, history, is_all: true, ..KeepBucketsRequest::default() }).await
+/// Has a group that was reset hear which of its buckets are its own, as far as that is certain now.
+async fn place(reach: &impl Reach, group: u64) -> Result<(), Failure> {
+    let is_doubted = reach.look(|root| Ok(doubt(root)?.is_some_and(|doubt| doubt.places))).await?;
+    if is_doubted {
+        hear_all(reach).await?;
     }
+    // Which of its buckets were there is read before it is asked: what comes meanwhile is none of these.
+    let there = reach.look(placed).await?.into_iter().filter(|entry| entry.group == group).collect();
+    let Held { history, buckets } = held(reach, group, 0, u64::MAX).await?;
+    let lost = lost(there, &buckets);
+    // What has left before the group asked stands in these tables.
+    reach.catch_up().await?;
+    let mut words = reach.look(move |root| words(root, group, &buckets)).await?;
+    let (lost, moving): (Vec<_>, Vec<_>) =
+        lost.into_iter().partition(|entry| entry.stage() == BucketStage::BucketLive);
+    words.extend(moving.into_iter().map(not_here));
+    say(reach, group, history, words).await?;
+    remake(reach, lost).await?;
+    reach.keep(KeepBucketsRequest { group, history, is_all: true, ..KeepBucketsRequest::default() }).await
+}
 
-    async fn say(&self, group: u64, history: u64, words: Vec<Word>) -> Result<(), Failure> {
-        let (mut kept, mut left, mut waits) = (Vec::new(), Vec::new(), Vec::new());
-        for word in words {
-            match word {
-                Word::Keep(place) => kept.push(place),
-                Word::LetGo(place) => {
-                    info!(
-                        bucket = place.number,
-                        group, "a group that was reset had forgotten that a bucket left"
-                    );
-                    left.push(place);
-                }
-                Word::Hold(moved) => {
-                    let end = |fences| EndMoveRequest { moved: Some(moved), is_done: true, fences };
-                    self.ask_fenced(group, end, |mut om, end| async move { om.end_receiving(end).await })
-                        .await?;
-                }
-                Word::Later(Step::Settle { entry, has_stayed }) => {
-                    waits.push("the group that sent it was reset by force".to_owned());
-                    self.settle_move(entry, has_stayed).await?;
-                }
-                Word::Later(Step::Wait(why)) => waits.push(why),
-                Word::Nothing => {}
+async fn say(reach: &impl Reach, group: u64, history: u64, words: Vec<Word>) -> Result<(), Failure> {
+    let (mut kept, mut left, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+    for word in words {
+        match word {
+            Word::Keep(place) => kept.push(place),
+            Word::LetGo(place) => {
+                let bucket = place.number;
+                info!(bucket, group, "a group that was reset had forgotten that a bucket left");
+                left.push(place);
             }
-        }
-        let portions = kept.chunks(KEPT_AT_ONCE).map(|kept| (kept, &[][..]));
-        let portions = portions.chain(left.chunks(KEPT_AT_ONCE).map(|left| (&[][..], left)));
-        for (kept, left) in portions {
-            self.keep(KeepBucketsRequest {
-                group,
-                history,
-                kept: kept.into(),
-                left: left.into(),
-                is_all: false,
-            })
-            .await?;
-        }
-        match waits.first() {
-            None => Ok(()),
-            Some(why) => Err(Failure::new(Code::NotYet, format!("{} buckets wait: {why}", waits.len()))),
-        }
-    }
-
-    async fn keep(&self, keep: KeepBucketsRequest) -> Result<(), Failure> {
-        let group = keep.group;
-        self.others
-            .ask(group, keep, |mut om, keep| async move { om.keep_buckets(keep).await })
-            .await
-            .map(drop)
-    }
-
-    async fn settle_move(&self, entry: BucketEntry, has_stayed: bool) -> Result<(), Failure> {
-        let Bucket { volume, name: bucket, .. } = entry.bucket.unwrap_or_default();
-        let moved = entry.last_move.and_then(|last| last.moved).unwrap_or_default();
-        let (is_done, attempt) = (!has_stayed && self.has_come(moved).await?, moved.attempt);
-        let why = "the group that sent it was reset by force".to_owned();
-        let settle = SettleMoveRequest { volume, bucket, number: entry.number, attempt, is_done, why };
-        self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop)
-    }
-
-    /// Has the root, which was reset, note what all groups have.
-    async fn hear_all(&self) -> Result<(), Failure> {
-        let replica = self.root()?;
-        let history = runs_before(&*replica.dbs.current()).map_err(broken)?;
-        if !self.others.groups.are_all_known() {
-            let why = "SCM has not said yet which groups of names there are, and where";
-            return Err(Failure::new(Code::NotYet, why));
-        }
-        let root = Root { replica, others: self.others.clone(), clock: self.clock.clone() };
-        let (mut here, mut coming) = (Vec::new(), Vec::new());
-        let there = self.placed(&root.replica).await?;
-        for group in root.groups().await? {
-            let held = self.held(group, 0, u64::MAX).await?;
-            let (comes, holds): (Vec<_>, Vec<_>) =
-                held.buckets.into_iter().partition(|held| held.comes.is_some());
-            (here, coming) = ([here, holds].concat(), [coming, comes].concat());
-        }
-        info!(
-            buckets = here.len(),
-            "all groups have told the root, which was reset, which buckets they have"
-        );
-        let all = [&here[..], &coming[..]].concat();
-        // What comes is noted behind all that is there: it may have come long ago.
-        for some in here.chunks(KEPT_AT_ONCE).chain(coming.chunks(KEPT_AT_ONCE)) {
-            self.note_held(history, some.to_vec(), false).await?;
-        }
-        self.remake(lost(there, &all)).await?;
-        self.note_held(history, Vec::new(), true).await
-    }
-
-    async fn placed(&self, root: &Replica) -> Result<Vec<BucketEntry>, Failure> {
-        let db = root.dbs.current();
-        let placed = raft::blocking(move || placed(&db)).await;
-        placed.map_err(|error| Failure::internal(format!("read the root: {error}")))?.map_err(broken)
-    }
-
-    /// Has the buckets that are in no group made again, empty, where they were.
-    pub(crate) async fn remake(&self, lost: Vec<BucketEntry>) -> Result<(), Failure> {
-        for BucketEntry { number, epoch, group, bucket, .. } in lost {
-            let Bucket { volume, name, .. } = bucket.unwrap_or_default();
-            let remake = RemakeBucketCommand { volume, bucket: name.clone(), number, epoch };
-            let remade = self.note::<RemakeBucket>(RequestId(random().random()), remake).await?;
-            if !remade.is_made {
-                continue;
+            Word::Hold(moved) => reach.end_receiving(moved, true).await.map(drop)?,
+            Word::Later(Step::Settle { entry, has_stayed }) => {
+                waits.push("the group that sent it was reset by force".to_owned());
+                settle(reach, entry, has_stayed).await?;
             }
-            error!(
-                bucket = name,
-                group, "what was in a bucket is lost with a group that was reset: it is made again, empty"
-            );
-        }
-        Ok(())
-    }
-
-    async fn note_held(&self, history: u64, held: Vec<HeldBucket>, is_all: bool) -> Result<(), Failure> {
-        let noted = NoteHeldCommand { history, held, is_all };
-        self.note::<NoteHeld>(RequestId(random().random()), noted).await.map(drop)
-    }
-
-    /// The buckets with these numbers that a group has, now or later.
-    async fn held(&self, group: u64, mut from: u64, to: u64) -> Result<Held, Failure> {
-        let mut all: Option<Held> = None;
-        loop {
-            let list = ListHeldRequest { group, from, to };
-            let listed = self.others.ask(group, list, |mut om, list| async move { om.list_held(list).await });
-            let ListHeldResponse { held, next, history } = listed.await?;
-            let all = all.get_or_insert(Held { history, buckets: Vec::new() });
-            if all.history != history {
-                let why = format!("group {group} was reset while it told which buckets it has");
-                return Err(Failure::new(Code::NotYet, why));
-            }
-            all.buckets.extend(held);
-            if next == 0 {
-                return Ok(std::mem::replace(all, Held { history, buckets: Vec::new() }));
-            }
-            from = next;
+            Word::Later(Step::Wait(why)) => waits.push(why),
+            Word::Nothing => {}
         }
     }
-
-    /// Whether the group to which a bucket was sent has all of it.
-    async fn has_come(&self, moved: BucketMove) -> Result<bool, Failure> {
-        let held = self.held(moved.to, moved.number, moved.number).await?.buckets;
-        Ok(held.iter().any(|held| held.place.is_some_and(|place| place.epoch == moved.attempt)))
+    let portions = kept.chunks(KEPT_AT_ONCE).map(|kept| (kept, &[][..]));
+    let portions = portions.chain(left.chunks(KEPT_AT_ONCE).map(|left| (&[][..], left)));
+    for (kept, left) in portions {
+        let (kept, left) = (kept.into(), left.into());
+        reach.keep(KeepBucketsRequest { group, history, kept, left, is_all: false }).await?;
     }
-
-    /// Whether the group from which a bucket is sent has it.
-    async fn has_it_still(&self, moved: BucketMove) -> Result<bool, Failure> {
-        let there = self.held(moved.from, moved.number, moved.number).await?.buckets;
-        Ok(there.iter().any(|held| held.comes.is_none()))
-    }
-
-    /// Whether all there is of a bucket is what has come to the group to which it was sent: the other one was
-    /// reset to before it had it.
-    pub(crate) async fn is_only_there(&self, moved: BucketMove) -> Result<bool, Failure> {
-        Ok(!self.has_it_still(moved).await? && self.has_come(moved).await?)
-    }
-
-    /// Decides an attempt anew where one of its groups was reset, and has not what was decided of it; answers
-    /// whether that was so. Where neither has anything it is as decided: what there was is lost.
-    pub(crate) async fn is_resettled(&self, entry: &BucketEntry, moved: BucketMove) -> Result<bool, Failure> {
-        let is_done = match entry.stage() {
-            BucketStage::BucketMoved if !self.has_come(moved).await? => {
-                if !self.has_it_still(moved).await? {
-                    return Ok(false);
-                }
-                false
-            }
-            BucketStage::BucketStays if self.is_only_there(moved).await? => true,
-            _ => return Ok(false),
-        };
-        let BucketMove { number, attempt, .. } = moved;
-        let Bucket { volume, name: bucket, .. } = entry.bucket.clone().unwrap_or_default();
-        warn!(bucket, number, attempt, is_done, "a move is decided anew: one of its groups was reset");
-        let anew = ResettleMoveCommand { volume, bucket, number, attempt, is_done };
-        self.note::<ResettleMove>(RequestId(random().random()), anew).await.map(|_| true)
+    match waits.first() {
+        None => Ok(()),
+        Some(why) => Err(Failure::new(Code::NotYet, format!("{} buckets wait: {why}", waits.len()))),
     }
 }
 
-fn broken(error: anyhow::Error) -> Failure {
-    Failure::internal(format!("read the root: {error:#}"))
+async fn settle(reach: &impl Reach, entry: BucketEntry, has_stayed: bool) -> Result<(), Failure> {
+    let Bucket { volume, name: bucket, .. } = entry.bucket.unwrap_or_default();
+    let moved = entry.last_move.and_then(|last| last.moved).unwrap_or_default();
+    let (is_done, attempt) = (!has_stayed && has_come(reach, moved).await?, moved.attempt);
+    let why = "the group that sent it was reset by force".to_owned();
+    let settle = SettleMoveRequest { volume, bucket, number: entry.number, attempt, is_done, why };
+    reach.write::<SettleMove>(settle).await.map(drop)
+}
+
+/// Has the root, which was reset, note what all groups have.
+async fn hear_all(reach: &impl Reach) -> Result<(), Failure> {
+    let history = reach.look(|root| runs_before(root)).await?;
+    let (mut here, mut coming) = (Vec::new(), Vec::new());
+    let there = reach.look(placed).await?;
+    for group in reach.groups().await? {
+        let held = held(reach, group, 0, u64::MAX).await?;
+        let (comes, holds): (Vec<_>, Vec<_>) =
+            held.buckets.into_iter().partition(|held| held.comes.is_some());
+        (here, coming) = ([here, holds].concat(), [coming, comes].concat());
+    }
+    info!(buckets = here.len(), "all groups have told the root, which was reset, which buckets they have");
+    let all = [&here[..], &coming[..]].concat();
+    // What comes is noted behind all that is there: it may have come long ago.
+    for some in here.chunks(KEPT_AT_ONCE).chain(coming.chunks(KEPT_AT_ONCE)) {
+        reach.write::<NoteHeld>(NoteHeldCommand { history, held: some.to_vec(), is_all: false }).await?;
+    }
+    remake(reach, lost(there, &all)).await?;
+    reach.write::<NoteHeld>(NoteHeldCommand { history, held: Vec::new(), is_all: true }).await.map(drop)
 }
 
 /// The root's words on all that a group has.

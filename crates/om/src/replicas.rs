@@ -322,7 +322,7 @@ impl Replicas {
         let (dbs, followed) = (tables.open(group).await?, Followed::default());
         // This blocks the thread, as opening the tables did.
         let machine = upgrade(&dbs.current())
-            .and_then(|()| OmStateMachine::open(dbs.clone(), followed.clone()))
+            .and_then(|()| OmStateMachine::open(group.number, dbs.clone(), followed.clone()))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
         let opened = host.open(spec, space, log_spec(group), machine).await?;
         let lane = Lane::new(opened.clone(), addresses.clone(), room.clone());

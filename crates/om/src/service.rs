@@ -419,7 +419,7 @@ impl OmService {
     }
 
     async fn fences_for(&self, request: Request<BringFencesRequest>) -> Result<BringFencesResponse, Failure> {
-        self.buckets.bring_fences(request.into_inner().group, Lacks::All).await?;
+        self.buckets.bring(request.into_inner().group, Lacks::All).await?;
         Ok(BringFencesResponse {})
     }
 

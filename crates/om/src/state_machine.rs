@@ -3,7 +3,7 @@ use crate::lane;
 use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
 use crate::tables::{
-    APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, SENDING_PREFIX,
+    APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, NUMBERS_SKIPPED, ROOT, SENDING_PREFIX,
     doubt_buckets, doubt_fences, entry_number, next_bucket, skip_runs,
 };
 use crate::taps::Taps;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
+    group: u64,
     dbs: Arc<dyn GroupDb>,
     followed: Followed,
     /// The requests that the tables remember, and which tables these are.
@@ -40,11 +41,15 @@ pub(crate) struct Followed {
 impl OmStateMachine {
     /// Opens the state machine over the current tables, and reads the usage of buckets and the requests that
     /// they remember.
-    pub(crate) fn open(dbs: Arc<dyn GroupDb>, followed: Followed) -> anyhow::Result<OmStateMachine> {
+    pub(crate) fn open(
+        group: u64,
+        dbs: Arc<dyn GroupDb>,
+        followed: Followed,
+    ) -> anyhow::Result<OmStateMachine> {
         let db = dbs.current();
         followed.usage.read(&db)?;
         let remembered = (Arc::downgrade(&db), Remembered::read(&db)?);
-        Ok(OmStateMachine { dbs, followed, remembered })
+        Ok(OmStateMachine { group, dbs, followed, remembered })
     }
 
     /// The requests that these tables remember: read anew where they are others than before, as after a
@@ -79,7 +84,7 @@ impl StateMachine for OmStateMachine {
     fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
         let db = self.dbs.current();
         let mut batch = rocksdb::WriteBatch::default();
-        reset_rows(&db)?.into_iter().for_each(|(key, value)| batch.put(key, value));
+        reset_rows(self.group, &db)?.into_iter().for_each(|(key, value)| batch.put(key, value));
         batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
         Db::put_applied(&mut batch, APPLIED_KEY, &applied);
         db.write(batch).context("write a reset")
@@ -90,15 +95,15 @@ impl StateMachine for OmStateMachine {
     }
 }
 
-/// The rows that a forced reset changes.
-pub(crate) fn reset_rows(db: &Db) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+/// The rows that a forced reset of the group changes.
+pub(crate) fn reset_rows(group: u64, db: &Db) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let sending =
         rows(db, SENDING_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));
     let mut changed = skip_runs(db, sending)?;
-    changed.push(doubt_fences(db)?);
+    changed.push(doubt_fences(db, group == ROOT)?);
     let records =
         rows(db, BUCKETS_PREFIX).map(|row| row.map(|(key, value)| (key.into_vec(), value.into_vec())));
-    changed.extend(doubt_buckets(db, records)?);
+    changed.extend(doubt_buckets(group == ROOT, records)?);
     if let Some(next) = next_bucket(db)? {
         changed.push((NEXT_BUCKET_KEY.to_vec(), (next + NUMBERS_SKIPPED).to_le_bytes().to_vec()));
     }
@@ -145,7 +150,9 @@ mod tests {
     use super::*;
     use crate::ops::testing::{commit_request, pieces};
     use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
-    use crate::tables::{BucketNumber, RESTORED_KEY, Read, decode, format, runs_before, sending_key};
+    use crate::tables::{
+        BucketNumber, DOUBT_KEY, RESTORED_KEY, Read, decode, doubt, format, runs_before, sending_key,
+    };
     use crate::upgrade::count;
     use metrics::Exposition;
     use proptest::prelude::*;
@@ -365,7 +372,7 @@ mod tests {
         let disk = Arc::new(disk::RealDisk::open(&dir.path().join("disk"), 1).unwrap());
         let options = statedb::DbOptions::default();
         let dbs = statedb::DbGenerations::open(disk, "db", &options, APPLIED_KEY).await.unwrap();
-        let mut machine = OmStateMachine::open(Arc::new(dbs), Followed::default()).unwrap();
+        let mut machine = OmStateMachine::open(ROOT, Arc::new(dbs), Followed::default()).unwrap();
         let applied =
             |index| Applied { id: LogId { term: Term(1), index: LogIndex(index) }, membership: Bytes::new() };
         let commands = [prepared::<CreateBucket>(0, bucket()), command(1, 4, "a"), command(2, 5, "b")];
@@ -387,11 +394,17 @@ mod tests {
         let disk = Arc::new(disk::RealDisk::open(&dir.path().join("disk"), 1).unwrap());
         let options = statedb::DbOptions::default();
         let dbs = statedb::DbGenerations::open(disk, "db", &options, APPLIED_KEY).await.unwrap();
-        let mut machine = OmStateMachine::open(Arc::new(dbs), Followed::default()).unwrap();
+        let mut machine = OmStateMachine::open(ROOT, Arc::new(dbs), Followed::default()).unwrap();
         let applied =
             |index| Applied { id: LogId { term: Term(1), index: LogIndex(index) }, membership: Bytes::new() };
         machine.reset(applied(0)).unwrap();
         assert_eq!(next_bucket(&*machine.dbs.current()).unwrap(), None, "there is no number yet");
+        let doubted = doubt(&*machine.dbs.current()).unwrap();
+        assert!(doubted.is_some_and(|doubt| doubt.places), "other groups may have buckets all the same");
+        // All groups have told it since.
+        let mut batch = rocksdb::WriteBatch::default();
+        batch.delete(DOUBT_KEY);
+        machine.dbs.current().write(batch).unwrap();
         let log = one_by_one(&[prepared::<CreateBucket>(7, bucket())]);
         machine.apply(log, applied(1)).unwrap();
         let before = next_bucket(&*machine.dbs.current()).unwrap().unwrap();

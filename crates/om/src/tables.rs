@@ -355,9 +355,8 @@ pub(crate) fn fences(tables: &impl Read) -> anyhow::Result<Fences> {
 
 /// The row of fences after a group was reset, or restored: others may have seen fences in it that it has not.
 /// In the root no number of fences and moves is one that was drawn without the knowledge of these tables.
-pub(crate) fn doubt_fences(tables: &impl Read) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn doubt_fences(tables: &impl Read, is_root: bool) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
     let before = fences(tables)?;
-    let is_root = tables.get(NEXT_BUCKET_KEY)?.is_some();
     let skipped = if is_root { NUMBERS_SKIPPED } else { 0 };
     let (number, moves) = (before.number + skipped, before.moves + skipped);
     Ok((FENCES_KEY.to_vec(), Fences { number, moves, lacks: true, ..before }.encode_to_vec()))
@@ -466,11 +465,10 @@ pub(crate) fn check_places_known(tables: &impl Read) -> Result<(), Refusal> {
 
 /// The rows by which a group that was reset doubts all of its buckets, and the root all places.
 pub(crate) fn doubt_buckets(
-    tables: &impl Read,
+    is_root: bool,
     records: impl Iterator<Item = anyhow::Result<(Vec<u8>, Vec<u8>)>>,
 ) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let places = tables.get(NEXT_BUCKET_KEY)?.is_some();
-    let mut rows = vec![(DOUBT_KEY.to_vec(), Doubt { places }.encode_to_vec())];
+    let mut rows = vec![(DOUBT_KEY.to_vec(), Doubt { places: is_root }.encode_to_vec())];
     for row in records {
         let (key, value) = row?;
         let record: BucketRecord = decode(&key, &value)?;

@@ -25,6 +25,7 @@ mod om_drill;
 mod om_members;
 mod om_moves;
 mod om_names;
+mod om_places;
 mod om_space;
 mod om_sweep;
 mod registry;

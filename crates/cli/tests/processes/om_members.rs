@@ -183,6 +183,29 @@ impl Names {
         self.oms[2].start_again();
     }
 
+    /// Resets a group by force to what one OM has of it, while all are stopped.
+    pub(crate) fn reset(&self, number: usize, group: &Value, survivor: usize) {
+        let (meta, group_name) = (self.meta(survivor).display().to_string(), format!("om-{number}"));
+        let replicas = group["replicas"].as_array().unwrap();
+        let is_lost = |it: &&Value| it["address"] != self.addresses[survivor].as_str();
+        let lost =
+            replicas.iter().filter(is_lost).flat_map(|it| ["--lost".to_owned(), it["replica"].to_string()]);
+        let lost: Vec<String> = lost.collect();
+        let line = [
+            "debug",
+            "unsafe-reset-membership",
+            &meta,
+            "--group",
+            &group_name,
+            "--reason",
+            "a test",
+            "--yes",
+        ];
+        let line: Vec<&str> = line.into_iter().chain(lost.iter().map(String::as_str)).collect();
+        let done = flotilla(&line, None);
+        assert!(done.status.success(), "{line:?}: {done:?}");
+    }
+
     /// One OM dies and loses its disk.
     pub(crate) fn lose(&mut self, om: usize) {
         self.oms[om].kill9();

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The leader of the group that has the bucket drives it up to the question ([`sender`]); the root's leader
-//! before and after that ([`crate::buckets`]). Each step may be repeated, by whoever leads by then. A leader
+//! before and after that ([`root`]). Each step may be repeated, by whoever leads by then. A leader
 //! that has been replaced is of no account: its run has a lower number than the next one's. The root says
 //! once what becomes of an attempt, and until it has, a frozen bucket stays frozen.
 //!
@@ -22,6 +22,7 @@ mod leftovers;
 #[cfg(test)]
 mod model;
 mod parts;
+pub(crate) mod root;
 mod sender;
 
 pub(crate) use counts::MoveCounts;

@@ -177,7 +177,7 @@ mod tests {
         let mut group = Namespace::new();
         group.commit("a", 1).unwrap();
         let number = group.bucket("photos").unwrap().0;
-        group.put_records(crate::state_machine::reset_rows(&group.db).unwrap());
+        group.put_records(crate::state_machine::reset_rows(ROOT, &group.db).unwrap());
         let history = runs_before(&group.db).unwrap();
         let kept = vec![BucketPlace { number, ..BucketPlace::default() }];
         group.run::<KeepBuckets>(KeepBucketsRequest { history, kept, ..Default::default() }).unwrap();

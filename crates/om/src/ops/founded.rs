@@ -45,7 +45,9 @@ fn end_restore(apply: &mut Apply<'_, '_>, names: RestoredNames) -> Result<(), Re
         let next = next.saturating_add(NUMBERS_SKIPPED).max(apply.now_ms);
         apply.tables.put(NEXT_BUCKET_KEY.to_vec(), next.to_le_bytes().to_vec());
     }
-    let (key, value) = doubt_fences(apply.tables)?;
+    // Only the root has given numbers out.
+    let is_root = next_bucket(apply.tables)?.is_some();
+    let (key, value) = doubt_fences(apply.tables, is_root)?;
     apply.tables.put(key, value);
     // Another group may have come from a later moment of the backup, and have parts of a run that is yet to
     // begin here.

@@ -1,19 +1,24 @@
 //! A bucket that moves between groups, each of which may be reset to what a member had that lagged.
 
-use super::{Step as First, Word, lost, not_here, placed, words};
-use crate::moves::Parts;
+use super::place;
+use crate::moves::{self, Parts};
 use crate::ops::testing::{Namespace, commit_request};
 use crate::ops::*;
 use crate::queries;
+use crate::reach::Reach;
 use crate::state_machine::reset_rows;
 use crate::tables::{
     BucketNumber, Read, bucket_entry, doubt, key_key, left_since, record_key, runs_before, sending_key,
 };
 use bytes::Bytes;
+use futures::FutureExt;
 use planted::Bug;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use proto::om::*;
+use proto::{Code, Failure};
+use statedb::Db;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 const GROUPS: usize = 3;
@@ -32,7 +37,15 @@ enum Step {
     Reset(usize),
     /// The group asks which buckets are its own.
     Place(usize),
+    /// One of the next calls of the root's leader does not arrive, or its answer is lost.
+    Drop(usize, Lost),
     Sweep,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Lost {
+    Call,
+    Answer,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -45,6 +58,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => group().prop_map(Step::Copy),
         2 => group().prop_map(Step::Reset),
         3 => group().prop_map(Step::Place),
+        3 => (0..12usize, prop_oneof![Just(Lost::Call), Just(Lost::Answer)])
+            .prop_map(|(nth, lost)| Step::Drop(nth, lost)),
         1 => Just(Step::Sweep),
     ];
     prop::collection::vec(step, 10..80)
@@ -61,6 +76,9 @@ struct World {
     keys: BTreeSet<String>,
     puts: u64,
     resets: u64,
+    /// The number of calls before the one that is lost.
+    drops: Option<(usize, Lost)>,
+    dropped: u64,
     /// A reset took the group that had the bucket back to before it had it.
     is_lost: bool,
 }
@@ -83,7 +101,7 @@ impl World {
         groups[0].run_as::<SettleBucket>(settle_id(number, 0).0, settle).unwrap();
         let (copies, keys) = Default::default();
         let number = BucketNumber(number);
-        World { groups, copies, number, keys, puts: 0, resets: 0, is_lost: false }
+        World { groups, copies, number, keys, puts: 0, resets: 0, drops: None, dropped: 0, is_lost: false }
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
@@ -103,6 +121,10 @@ impl World {
             }
             Step::Reset(group) => self.reset(*group),
             Step::Place(group) => self.place(*group),
+            Step::Drop(nth, lost) => {
+                self.drops = Some((*nth, *lost));
+                Ok(())
+            }
             Step::Sweep => {
                 (0..GROUPS).for_each(|group| self.sweep(group));
                 Ok(())
@@ -147,55 +169,47 @@ impl World {
             return Ok(());
         }
         let moved = entry.last_move.as_ref().and_then(|last| last.moved).unwrap_or_default();
-        let under_way = if entry.stage() == BucketStage::BucketLive { BucketMove::default() } else { moved };
+        let is_live = entry.stage() == BucketStage::BucketLive;
+        let under_way = if is_live { BucketMove::default() } else { moved };
         (0..GROUPS).for_each(|group| self.end_forgotten(group, under_way));
-        let (from, to) = (moved.from as usize, moved.to as usize);
-        let is_done = entry.stage() == BucketStage::BucketMoved;
-        let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
-        match entry.stage() {
-            BucketStage::BucketMoving => {
-                let send = SendBucketRequest { moved: Some(moved) };
-                let sent = self.groups[from].run::<SendBucket>(send).unwrap();
-                let is_only_there = self.record(from).is_none() && self.has(to, moved.attempt);
-                let is_done = sent.is_done || is_only_there || sent.is_sent && self.send(moved);
-                self.settle(moved, is_done);
-            }
-            BucketStage::BucketMoved if !self.has(to, moved.attempt) && self.record(from).is_some() => {
-                self.resettle(moved, false);
-            }
-            BucketStage::BucketStays if self.has(to, moved.attempt) && self.record(from).is_none() => {
-                self.resettle(moved, true);
-            }
-            BucketStage::BucketMoved | BucketStage::BucketStays => {
-                self.groups[from].run::<EndSending>(end).unwrap();
-                // Something may come between the words to the two.
-                if self.puts.is_multiple_of(2) {
-                    self.puts += 1;
-                    return Ok(());
-                }
-                let Ok(EndMoveResponse { is_lost }) = self.groups[to].run::<EndReceiving>(end) else {
-                    return Ok(());
-                };
-                if is_lost {
-                    self.remake(vec![entry]);
-                    return Ok(());
-                }
-                let ((volume, bucket), BucketMove { number, attempt, .. }) = (named(), moved);
-                let ended = MoveEndedCommand { volume, bucket, number, attempt };
-                self.groups[0].run::<MoveEnded>(ended).unwrap();
-            }
-            BucketStage::BucketLive | BucketStage::BucketMaking | BucketStage::BucketDropping => {}
+        if is_live {
+            return Ok(());
+        }
+        let gone_on = moves::root::go_on(&RefCell::new(&mut *self), &entry).now_or_never();
+        self.check(&entry, gone_on.expect("nobody waits"))?;
+        let from = moved.from as usize;
+        let is_sent = self.sending(from) == Some(moved) && self.entry().stage() == BucketStage::BucketMoving;
+        if is_sent {
+            let is_done = self.send(moved);
+            self.settle(moved, is_done);
         }
         Ok(())
     }
 
-    /// The sender asks the root what became of an attempt that is not its last one.
-    fn end_forgotten(&mut self, group: usize, last: BucketMove) {
+    /// Holds what came of a step to what may come of it: who is yet to know something says so, a call may be
+    /// lost, and a bucket that is somewhere is not made again.
+    fn check(&self, before: &BucketEntry, came: Result<(), Failure>) -> Result<(), String> {
+        let is_made_again = self.entry().number != before.number;
+        if is_made_again && !self.is_lost {
+            return Err(format!("the bucket is somewhere, and was made again: {before:?}"));
+        }
+        match came {
+            Err(failure) if ![Code::NotYet, Code::Unavailable].contains(&failure.code) => {
+                Err(failure.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn sending(&self, group: usize) -> Option<BucketMove> {
         let sending: Option<SendingBucket> =
             self.groups[group].db.message(&sending_key(self.number)).unwrap();
-        let Some(moved) = sending.and_then(|sending| sending.moved).filter(|moved| *moved != last) else {
-            return;
-        };
+        sending.and_then(|sending| sending.moved)
+    }
+
+    /// The sender asks the root what became of an attempt that is not its last one.
+    fn end_forgotten(&mut self, group: usize, last: BucketMove) {
+        let Some(moved) = self.sending(group).filter(|moved| *moved != last) else { return };
         if !self.settle(moved, false) {
             let end = EndMoveRequest { moved: Some(moved), is_done: false, fences: 0 };
             self.groups[group].run::<EndSending>(end).unwrap();
@@ -246,12 +260,6 @@ impl World {
         self.groups[0].run::<SettleMove>(settle).unwrap().is_done
     }
 
-    fn resettle(&mut self, moved: BucketMove, is_done: bool) {
-        let ((volume, bucket), BucketMove { number, attempt, .. }) = (named(), moved);
-        let anew = ResettleMoveCommand { volume, bucket, number, attempt, is_done };
-        self.groups[0].run::<ResettleMove>(anew).unwrap();
-    }
-
     fn give_up(&mut self) -> Result<(), String> {
         let entry = self.entry();
         let is_doubted = doubt(&self.groups[0].db).unwrap().is_some_and(|doubt| doubt.places);
@@ -266,11 +274,6 @@ impl World {
         queries::held(&self.groups[group].db, &list).unwrap()
     }
 
-    fn has(&self, group: usize, attempt: u64) -> bool {
-        let held = self.held(group, self.number.0, self.number.0).held;
-        held.iter().any(|held| held.place.unwrap().epoch == attempt)
-    }
-
     /// Puts a group back to what a member had. What was acknowledged since is lost with the others.
     fn reset(&mut self, group: usize) -> Result<(), String> {
         let Some(copy) = self.copies[group].take() else { return Ok(()) };
@@ -278,7 +281,7 @@ impl World {
         let (before, best) = (self.record(group), self.latest());
         let is_home = before.as_ref().is_some_and(|record| !record.doubted);
         self.groups[group].set_records(&copy);
-        let changed = reset_rows(&self.groups[group].db).unwrap();
+        let changed = reset_rows(group as u64, &self.groups[group].db).unwrap();
         self.groups[group].put_records(changed);
         // Which containers are fenced is told at once: no block is refused for want of that.
         let history = runs_before(&self.groups[group].db).unwrap();
@@ -311,63 +314,29 @@ impl World {
         if doubt(&self.groups[group].db).unwrap().is_none() {
             return Ok(());
         }
-        if doubt(&self.groups[0].db).unwrap().is_some_and(|doubt| doubt.places) {
-            self.hear_all();
-        }
-        let ListHeldResponse { held, history, .. } = self.held(group, 0, u64::MAX);
-        let mut there = placed(&self.groups[0].db).unwrap();
-        there.retain(|entry| entry.group == group as u64 && entry.number == self.number.0);
-        let lost = lost(there, &held);
-        let (lost, moving): (Vec<_>, Vec<_>) =
-            lost.into_iter().partition(|entry| entry.stage() == BucketStage::BucketLive);
-        let moving = moving.into_iter().map(not_here);
-        let (mut kept, mut left, mut is_all) = (Vec::new(), Vec::new(), true);
-        for word in words(&self.groups[0].db, group as u64, &held).unwrap().into_iter().chain(moving) {
-            match word {
-                Word::Keep(place) => kept.push(place),
-                Word::LetGo(place) => left.push(place),
-                Word::Hold(moved) => {
-                    let end = EndMoveRequest { moved: Some(moved), is_done: true, fences: 0 };
-                    self.groups[group].run::<EndReceiving>(end).unwrap();
-                }
-                Word::Later(First::Settle { entry, has_stayed }) => {
-                    is_all = false;
-                    let moved = entry.last_move.unwrap().moved.unwrap();
-                    self.settle(moved, !has_stayed && self.has(moved.to as usize, moved.attempt));
-                }
-                Word::Later(First::Wait(_)) => is_all = false,
-                Word::Nothing => {}
+        let before = self.entry();
+        let placed = place(&RefCell::new(&mut *self), group as u64).now_or_never();
+        self.check(&before, placed.expect("nobody waits"))
+    }
+
+    /// Carries a call of the root's leader out, unless it is the one that is lost.
+    fn call<T>(&mut self, call: impl FnOnce(&mut World) -> Result<T, Failure>) -> Result<T, Failure> {
+        let lost = match self.drops.take() {
+            Some((0, lost)) => Some(lost),
+            Some((more, lost)) => {
+                self.drops = Some((more - 1, lost));
+                None
             }
-        }
-        let keep = KeepBucketsRequest { group: group as u64, history, kept, left, is_all: false };
-        self.groups[group].run::<KeepBuckets>(keep.clone()).unwrap();
-        self.remake(lost);
-        let (kept, left) = Default::default();
-        self.groups[group].run::<KeepBuckets>(KeepBucketsRequest { kept, left, is_all, ..keep }).unwrap();
-        Ok(())
-    }
-
-    fn hear_all(&mut self) {
-        let history = runs_before(&self.groups[0].db).unwrap();
-        let all = (0..GROUPS).flat_map(|group| self.held(group, 0, u64::MAX).held);
-        let all: Vec<HeldBucket> = all.collect();
-        let mut there = placed(&self.groups[0].db).unwrap();
-        there.retain(|entry| entry.number == self.number.0);
-        let (coming, here): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|held| held.comes.is_some());
-        for held in [here, coming] {
-            self.groups[0].run::<NoteHeld>(NoteHeldCommand { history, held, is_all: false }).unwrap();
-        }
-        self.remake(lost(there, &all));
-        let (held, is_all) = (Vec::new(), true);
-        self.groups[0].run::<NoteHeld>(NoteHeldCommand { history, held, is_all }).unwrap();
-    }
-
-    fn remake(&mut self, lost: Vec<BucketEntry>) {
-        for BucketEntry { number, epoch, .. } in lost {
-            let (volume, bucket) = named();
-            let remake = RemakeBucketCommand { volume, bucket, number, epoch };
-            let RemakeBucketReply { is_made } = self.groups[0].run::<RemakeBucket>(remake).unwrap();
-            assert!(self.is_lost || !is_made, "the bucket is somewhere");
+            None => None,
+        };
+        self.dropped += u64::from(lost.is_some());
+        match lost {
+            None => call(self),
+            Some(Lost::Call) => Err(Failure::new(Code::Unavailable, "it did not arrive")),
+            Some(Lost::Answer) => {
+                let _ = call(self);
+                Err(Failure::new(Code::Unavailable, "the answer is lost"))
+            }
         }
     }
 
@@ -386,6 +355,7 @@ impl World {
 
     /// Has all come to its end, and checks that the bucket is where the root says, with all its keys.
     fn end(&mut self) -> Result<(), String> {
+        self.drops = None;
         for _ in 0..8 {
             if self.is_lost {
                 return Ok(());
@@ -414,6 +384,57 @@ impl World {
     }
 }
 
+/// The root's leader, whose calls may be lost.
+impl Reach for RefCell<&mut World> {
+    async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Db) -> anyhow::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        Ok(look(&self.borrow().groups[0].db).unwrap())
+    }
+
+    async fn catch_up(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn write<O: Operation>(&self, what: O::Request) -> Result<O::Response, Failure> {
+        self.borrow_mut().call(|world| world.groups[0].run::<O>(what))
+    }
+
+    async fn groups(&self) -> Result<BTreeSet<u64>, Failure> {
+        Ok((0..GROUPS as u64).collect())
+    }
+
+    async fn list_held(&self, list: ListHeldRequest) -> Result<ListHeldResponse, Failure> {
+        self.borrow_mut().call(|world| Ok(world.held(list.group as usize, list.from, list.to)))
+    }
+
+    async fn keep(&self, keep: KeepBucketsRequest) -> Result<(), Failure> {
+        let group = keep.group as usize;
+        self.borrow_mut().call(|world| world.groups[group].run::<KeepBuckets>(keep).map(drop))
+    }
+
+    async fn send(&self, moved: BucketMove) -> Result<SendBucketResponse, Failure> {
+        let send = SendBucketRequest { moved: Some(moved) };
+        self.borrow_mut().call(|world| world.groups[moved.from as usize].run::<SendBucket>(send))
+    }
+
+    async fn end_sending(&self, moved: BucketMove, is_done: bool) -> Result<(), Failure> {
+        let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
+        self.borrow_mut().call(|world| world.groups[moved.from as usize].run::<EndSending>(end).map(drop))
+    }
+
+    async fn end_receiving(&self, moved: BucketMove, is_done: bool) -> Result<bool, Failure> {
+        let end = EndMoveRequest { moved: Some(moved), is_done, fences: 0 };
+        let ended = self.borrow_mut().call(|world| world.groups[moved.to as usize].run::<EndReceiving>(end));
+        Ok(ended?.is_lost)
+    }
+
+    async fn bring_fences(&self, _: u64) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
 fn has_key(group: &Namespace, number: BucketNumber, key: &str) -> bool {
     Read::get(&group.db, &key_key(number, key.as_bytes())).unwrap().is_some()
 }
@@ -435,16 +456,19 @@ const CASES: u32 = 40;
 #[test]
 fn a_bucket_is_in_one_group_with_all_its_keys_whichever_was_reset() {
     let mut runner = TestRunner::new(Config::with_cases(CASES));
-    let counts = std::cell::Cell::new((0, 0));
+    let counts = std::cell::Cell::new((0, 0, 0));
     let checked = runner.run(&steps(), |steps| {
         let world = run(&steps).map_err(TestCaseError::fail)?;
-        let (resets, kept) = counts.get();
-        counts.set((resets + world.resets, kept + u64::from(!world.is_lost && world.resets > 0)));
+        let (resets, kept, dropped) = counts.get();
+        let kept = kept + u64::from(!world.is_lost && world.resets > 0);
+        counts.set((resets + world.resets, kept, dropped + world.dropped));
         Ok(())
     });
     checked.unwrap_or_else(|error| panic!("{error}"));
-    let (resets, kept) = counts.get();
-    assert!(resets > u64::from(CASES) / 2 && kept > u64::from(CASES) / 4, "{resets} resets, {kept} kept");
+    let (resets, kept, dropped) = counts.get();
+    let cases = u64::from(CASES);
+    let is_enough = resets > cases / 2 && kept > cases / 4 && dropped > cases / 4;
+    assert!(is_enough, "{resets} resets, {kept} kept, {dropped} calls lost");
 }
 
 /// A group that had forgotten to have sent a bucket away served it, beside the group that has it.

@@ -208,7 +208,7 @@ mod tests {
     async fn a_root_that_lacks_fences_itself_tells_nobody_that_these_are_all() {
         let (mut root, group) = (Namespace::empty(), RefCell::new(Namespace::empty()));
         fence(&mut root, &[1]);
-        root.put_records(crate::state_machine::reset_rows(&root.db).unwrap());
+        root.put_records(crate::state_machine::reset_rows(crate::tables::ROOT, &root.db).unwrap());
         let (_dir, db) = tables(&root);
         let ask = |some| std::future::ready(group.borrow_mut().run::<FenceContainers>(some));
         let told = send(db, GroupSeen { group: GROUP, ..GroupSeen::default() }, Lacks::All, ask).await;

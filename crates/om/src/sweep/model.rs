@@ -515,9 +515,9 @@ impl World {
         if !self.is_at_rest(&self.before[self.home]) {
             return;
         }
-        let home = &mut self.groups[self.home];
+        let (number, home) = (self.home as u64, &mut self.groups[self.home]);
         home.set_records(&self.before[self.home]);
-        let changed = reset_rows(&home.db).unwrap();
+        let changed = reset_rows(number, &home.db).unwrap();
         home.put_records(changed);
     }
 
