@@ -1,4 +1,5 @@
 use crate::admin::args::AdminArgs;
+use crate::answer::LookArgs;
 use crate::credentials::Secret;
 use crate::debug::args::DebugArgs;
 use crate::duration::duration;
@@ -284,8 +285,8 @@ pub(crate) struct ServerArgs {
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
     /// Memory for the tables of all of OM's groups: blocks that were read, and what is not flushed yet
-    #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_OM_MEMORY_BYTES", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(16 << 20..))]
-    pub om_memory_bytes: u64,
+    #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_OM_MEMORY", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(16 << 20..))]
+    pub om_memory: u64,
     /// How OM's leader makes sure that it still leads before it answers what is read. `majority` where
     /// machines are stopped and resumed with clocks that stood still meanwhile, as some virtual ones are
     #[arg(long, value_enum, default_value_t, env = "FLOTILLA_OM_READS")]
@@ -374,9 +375,8 @@ pub(crate) struct ClusterArgs {
 pub(crate) struct ShArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// JSON instead of text
-    #[arg(long, global = true)]
-    pub json: bool,
+    #[command(flatten)]
+    pub looks: LookArgs,
     #[command(subcommand)]
     pub command: ShCommand,
 }

@@ -118,7 +118,7 @@ fn server_options(
         pipelines_per_disk: 2,
         keep_free_percent: scm::ScmOptions::default().keep_free_percent,
         om_groups: 4,
-        om_memory_bytes: OM_MEMORY_BYTES,
+        om_memory: OM_MEMORY_BYTES,
         reserve_bytes: RESERVE_BYTES,
         data_memory: Some(data_memory_of_all / servers),
         log_memory_bytes: args.log_memory_bytes,

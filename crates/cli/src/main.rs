@@ -1,6 +1,7 @@
 //! The `flotilla` binary: every role, the laptop cluster, and the command lines.
 
 mod admin;
+mod answer;
 mod args;
 mod backup;
 mod credentials;
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
             Command::Dev(args) => exit_code(dev::run(args).await),
             Command::Server(args) => exit_code(server::run(*args).await),
             Command::Fs(args) => fs::run(args).await,
-            Command::Sh(args) => exit_code(sh::run(args).await),
+            Command::Sh(args) => admin_exit_code(sh::run(args).await),
             Command::Load(args) => admin_exit_code(load::run(args).await),
             Command::Admin(args) => admin_exit_code(admin::run(args).await),
             Command::Debug(args) => debug::run(args).await,

@@ -99,7 +99,7 @@ pub(crate) struct ServerOptions {
     /// The least number of groups of names.
     pub om_groups: u16,
     /// Memory for the tables of all of OM's groups.
-    pub om_memory_bytes: u64,
+    pub om_memory: u64,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
     /// Memory for the datanode's data. `None`: [`DATA_MEMORY`], or the least that its disks need.
@@ -194,7 +194,7 @@ impl ServerOptions {
             pipelines_per_disk: args.pipelines_per_disk,
             keep_free_percent: args.keep_free_percent,
             om_groups: args.om_groups,
-            om_memory_bytes: args.om_memory_bytes,
+            om_memory: args.om_memory,
             disk_io: args.disk_io,
             reserve_bytes: args.reserve_bytes,
             data_memory: args.data_memory,
@@ -432,7 +432,7 @@ async fn start_metadata(
     if options.has(Role::Om) {
         let scm = options.scm.clone().unwrap_or_else(|| rpc_address.to_owned());
         let (address, version) = (rpc_address.to_owned(), VERSION.to_owned());
-        let memory_bytes = usize::try_from(options.om_memory_bytes).unwrap_or(usize::MAX);
+        let memory_bytes = usize::try_from(options.om_memory).unwrap_or(usize::MAX);
         let om_options = OmOptions {
             address,
             scm,

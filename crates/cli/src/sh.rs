@@ -1,9 +1,8 @@
 //! `flotilla sh`: what the namespace has above keys, with Ozone's words.
 
+use crate::answer::Answer;
 use crate::args::{ClusterArgs, ShArgs, ShCommand, VolumeCommand};
-use crate::output;
 use crate::table::table;
-use anyhow::Context;
 use client::{Client, ClientOptions};
 use proto::om::{ListBucketsRequest, Volume};
 use serde_json::{Value, json};
@@ -14,44 +13,38 @@ use time::format_description::well_known::Rfc3339;
 /// The time for which a client goes on trying: somebody waits at a terminal.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The answer of a command: to people, and to programs.
-struct Said {
-    text: String,
-    json: Value,
-}
-
-pub(crate) async fn run(args: ShArgs) -> anyhow::Result<()> {
-    let ShArgs { cluster: ClusterArgs { scm, .. }, json, command: ShCommand::Volume(command) } = args;
+pub(crate) async fn run(args: ShArgs) -> anyhow::Result<u8> {
+    let ShArgs { cluster: ClusterArgs { scm, .. }, looks, command: ShCommand::Volume(command) } = args;
     let options =
         ClientOptions { scm, write_deadline: PATIENCE, read_deadline: PATIENCE, ..ClientOptions::default() };
-    let said = volume(&Client::connect(options), command).await?;
-    let text = if json { format!("{:#}\n", said.json) } else { said.text };
-    output::print(&text).context("write to standard output")
+    let client = Client::connect(options);
+    let only_looks = matches!(command, VolumeCommand::List | VolumeCommand::Info { .. });
+    looks.show(only_looks, async || volume(&client, &command).await).await
 }
 
-async fn volume(client: &Client, command: VolumeCommand) -> anyhow::Result<Said> {
+async fn volume(client: &Client, command: &VolumeCommand) -> anyhow::Result<Answer> {
     match command {
         VolumeCommand::Create { volume } => {
-            let made = client.create_volume(&volume).await?;
-            Ok(Said { text: format!("volume {} is made\n", made.name), json: to_json(&made) })
+            let made = client.create_volume(volume).await?;
+            Ok(Answer::new(format!("volume {} is made\n", made.name), to_json(&made)))
         }
         VolumeCommand::List => {
             let all = client.list_volumes().await?;
             let rows: Vec<[String; 2]> = all.iter().map(|it| [it.name.clone(), created(it)]).collect();
             let json = all.iter().map(to_json).collect();
-            Ok(Said { text: table(["VOLUME", "CREATED"], &rows), json })
+            Ok(Answer::new(table(["VOLUME", "CREATED"], &rows), json))
         }
         VolumeCommand::Info { volume } => {
-            let found = client.head_volume(&volume).await?;
-            let buckets = buckets(client, &volume).await?;
+            let found = client.head_volume(volume).await?;
+            let buckets = buckets(client, volume).await?;
             let row = [found.name.clone(), created(&found), buckets.to_string()];
             let mut json = to_json(&found);
             json["buckets"] = json!(buckets);
-            Ok(Said { text: table(["VOLUME", "CREATED", "BUCKETS"], &[row]), json })
+            Ok(Answer::new(table(["VOLUME", "CREATED", "BUCKETS"], &[row]), json))
         }
         VolumeCommand::Delete { volume } => {
-            client.delete_volume(&volume).await?;
-            Ok(Said { text: format!("volume {volume} is deleted\n"), json: json!({ "deleted": volume }) })
+            client.delete_volume(volume).await?;
+            Ok(Answer::new(format!("volume {volume} is deleted\n"), json!({ "deleted": volume })))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The command line of `flotilla admin`.
 
+use crate::answer::LookArgs;
 use crate::args::ClusterArgs;
 use crate::duration::duration;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
@@ -10,12 +11,8 @@ use std::time::Duration;
 pub(crate) struct AdminArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// JSON instead of a table
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Look again every so many seconds, until Ctrl-C; with --json one line for each look
-    #[arg(long, global = true, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
-    pub watch: Option<Duration>,
+    #[command(flatten)]
+    pub looks: LookArgs,
     #[command(subcommand)]
     pub command: AdminCommand,
 }
@@ -580,27 +577,6 @@ impl AdminCommand {
                 RegistryCommand::Watch { .. } => false,
             },
             AdminCommand::Log { .. } => false,
-        }
-    }
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
-    match (0.1..=86_400.0).contains(&seconds) {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err("between 0.1 and 86400 seconds".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looking_again_needs_a_pause() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for wrong in ["0", "x", "NaN", "inf"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
 }

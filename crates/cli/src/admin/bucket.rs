@@ -1,8 +1,8 @@
 //! Buckets, as their groups of names have them.
 
-use super::answer::Answer;
 use super::args::BucketCommand;
 use super::bucket_move;
+use crate::answer::Answer;
 use crate::table::{human_bytes, table};
 use anyhow::Context;
 use client::{Client, ClientError, ClientOptions, S3_VOLUME};

@@ -1,7 +1,7 @@
 //! Moves of buckets from one group of names to another, as an operator waits for them.
 
-use super::answer::Answer;
 use super::bucket::{Away, Seen, answer, look_at, split};
+use crate::answer::Answer;
 use crate::table::human_bytes;
 use anyhow::{Context, bail};
 use client::Client;

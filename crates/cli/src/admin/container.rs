@@ -1,8 +1,8 @@
-use super::answer::Answer;
 use super::args::{ContainerCommand, ContainerListArgs};
 use super::keys;
 use super::scm::Scm;
 use super::words;
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::bail;
 use proto::scm::{

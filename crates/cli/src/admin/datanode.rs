@@ -1,7 +1,7 @@
-use super::answer::Answer;
 use super::args::DatanodeCommand;
 use super::scm::Scm;
 use super::words;
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::{Context, bail};
 use proto::scm::{DatanodeInfo, DiskReport, DiskState, ListDatanodesRequest, NodeDuty, SetNodeDutyRequest};

@@ -1,10 +1,10 @@
 //! The keys that have blocks in a container, and the places of the blocks of a key.
 
-use super::answer::Answer;
 use super::bucket::connect;
 use super::om_groups::{number, oms};
 use super::scm::Scm;
 use super::words;
+use crate::answer::Answer;
 use crate::table::{human_bytes, table};
 use anyhow::Context;
 use client::{Client, S3_VOLUME};

@@ -1,6 +1,6 @@
 //! The log of a process: its levels, seen and changed while it runs.
 
-use super::answer::Answer;
+use crate::answer::Answer;
 use anyhow::Context;
 use proto::process::LogRequest;
 use proto::process::process_client::ProcessClient;

@@ -1,9 +1,9 @@
 //! SCM's own members.
 
-use super::answer::Answer;
 use super::args::ScmCommand;
 use super::scm::Scm;
 use super::views;
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, table};
 use anyhow::bail;
 use proto::scm::{

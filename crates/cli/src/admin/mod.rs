@@ -1,6 +1,5 @@
 //! `flotilla admin`: asks SCM and prints, as a table for people or as JSON for programs.
 
-mod answer;
 pub(crate) mod args;
 mod bucket;
 mod bucket_move;
@@ -32,7 +31,7 @@ mod words;
 
 pub(crate) use self::registry::exit_code;
 pub(crate) use self::status::FREE_PERCENT_WARNING;
-use answer::Answer;
+use crate::answer::Answer;
 use anyhow::bail;
 use args::{AdminArgs, AdminCommand, KeyCommand};
 use scm::Scm;
@@ -40,30 +39,19 @@ use scm::Scm;
 /// Does what the command asks, and returns the exit code.
 pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<u8> {
     if let Some(watch) = registry::watch_of(&args.command) {
-        registry::watch(&args.cluster.scm, watch, args.json).await?;
+        registry::watch(&args.cluster.scm, watch, args.looks.json).await?;
         return Ok(0);
     }
     if let AdminCommand::Log { rpc, directives, reset } = &args.command {
-        if args.watch.is_some() {
+        if args.looks.watch.is_some() {
             bail!("--watch repeats questions to the cluster, and this one is to a process");
         }
-        log::run(rpc, directives.clone(), *reset).await?.print(args.json)?;
+        log::run(rpc, directives.clone(), *reset).await?.print(args.looks.json)?;
         return Ok(0);
     }
     let mut scm = Scm::new(&args.cluster.scm)?;
-    let Some(pause) = args.watch else {
-        let answer = answer(&mut scm, args.command).await?;
-        answer.print(args.json)?;
-        return Ok(answer.exit_code);
-    };
-    if !args.command.only_looks() {
-        bail!("--watch repeats a command, and this one changes something");
-    }
-    // The command is repeated until nobody reads its answers any more.
-    while answer(&mut scm, args.command.clone()).await?.print_again(args.json)? {
-        tokio::time::sleep(pause).await;
-    }
-    Ok(0)
+    let AdminArgs { looks, command, .. } = args;
+    looks.show(command.only_looks(), async || answer(&mut scm, command.clone()).await).await
 }
 
 async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> {

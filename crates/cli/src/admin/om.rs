@@ -1,10 +1,10 @@
 //! OMs, and the groups of names that are on them.
 
-use super::answer::Answer;
 use super::args::{OmBackupArgs, OmBackupCommand, OmCommand, OmGroupCommand};
 use super::om_groups::{number, oms};
 use super::scm::Scm;
 use super::{om_backup, om_restore, sweep, unsettled, unused, uploads, words};
+use crate::answer::Answer;
 use crate::output;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};

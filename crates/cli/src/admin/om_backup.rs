@@ -1,9 +1,9 @@
 //! `flotilla admin om backup`: all names, as they belong together, into a directory (docs/adr/0016).
 
-use super::answer::Answer;
 use super::om_groups::oms;
 use super::om_wire::{Om, Rows};
 use super::scm::Scm;
+use crate::answer::Answer;
 use crate::backup::{BackupDir, BackupId, GroupBackup, Manifest};
 use crate::output::complain;
 use crate::table::{human_bytes, table};

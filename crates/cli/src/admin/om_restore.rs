@@ -1,11 +1,11 @@
 //! `flotilla admin om restore`: all names are lost, and come back as a backup has them (docs/adr/0016). What
 //! was done may be done again: a restore that was broken off goes on where it was.
 
-use super::answer::Answer;
 use super::om_backup::{answer, cluster, taken_at};
 use super::om_groups::oms;
 use super::om_wire::Om;
 use super::scm::Scm;
+use crate::answer::Answer;
 use crate::backup::{BackupDir, Manifest};
 use crate::output::complain;
 use anyhow::{Context, bail, ensure};

@@ -1,7 +1,7 @@
-use super::answer::Answer;
 use super::args::PipelineCommand;
 use super::scm::Scm;
 use super::words;
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::bail;
 use proto::scm::{

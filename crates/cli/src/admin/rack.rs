@@ -1,9 +1,9 @@
 //! Racks: which hosts fail together.
 
-use super::answer::Answer;
 use super::args::RackCommand;
 use super::datanode::datanodes;
 use super::scm::Scm;
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
 use proto::scm::{DatanodeInfo, GetRacksRequest, RackOfHost, Racks, SetRacksRequest};

@@ -1,11 +1,11 @@
 //! Advice for a group that has lost a majority. Nothing here acts on it: the survivor's process must be
 //! stopped, and only a person can know that the others never come back.
 
-use super::answer::Answer;
 use super::args::RaftCommand;
 use super::om_groups;
 use super::scm::Scm;
 use super::views::{self, View};
+use crate::answer::Answer;
 use anyhow::{Context, bail};
 use proto::scm::{ListOmsResponse, NodeState, OmGroupInfo, OmMember, ScmMember, ScmReplica};
 use serde_json::json;

@@ -1,6 +1,6 @@
-use super::answer::Answer;
 use super::args::SafeModeCommand;
 use super::scm::Scm;
+use crate::answer::Answer;
 use proto::scm::{ClusterStatus, GetClusterStatusRequest, SetSwitchesRequest};
 use serde_json::json;
 use std::time::Duration;

@@ -1,20 +1,25 @@
 //! Where the bytes are, and what of them goes.
 
-use super::answer::Answer;
 use super::args::{SpaceCommand, SwitchCommand};
-use super::container;
+use super::bucket::connect;
 use super::scm::Scm;
-use super::words;
+use super::{container, unused, words};
+use crate::answer::Answer;
 use crate::table::{Cell, human_bytes, table};
+use proto::om::{GetSweepResponse, UnusedTotals};
 use proto::scm::{
     ContainerSpace, DiskState, ExplainSpaceRequest, GetSpaceRequest, SetSwitchesRequest, SpaceOfContainers,
     SpaceOfDisk, SpaceOfReplicas, SpaceStatus, SpaceWaiting,
 };
 use serde_json::{Value, json};
+use types::{Clock, SystemClock};
 
 pub(super) async fn run(scm: &mut Scm, command: Option<SpaceCommand>) -> anyhow::Result<Answer> {
     match command {
-        None => Ok(answer(&look(scm).await?)),
+        None => {
+            let (space, names) = (look(scm).await?, Names::ask(scm).await);
+            Ok(answer(&space, &names))
+        }
         Some(SpaceCommand::Explain { container }) => explain(scm, container).await,
     }
 }
@@ -32,11 +37,89 @@ pub(super) async fn reclaim(scm: &mut Scm, command: SwitchCommand) -> anyhow::Re
     Ok(Answer::new(text, reclaim_to_json(&space)))
 }
 
+/// What the groups of names say of what is deleted and not gone, and of what no name has.
+#[derive(Default)]
+struct Names {
+    totals: UnusedTotals,
+    /// The time at which the oldest of it was deleted; 0: there is none.
+    oldest_ms: u64,
+    sweep: Option<GetSweepResponse>,
+    /// Who did not answer, and why: what it would have said is not in the sums.
+    silent: Vec<String>,
+}
+
+impl Names {
+    async fn ask(scm: &mut Scm) -> Names {
+        let client = connect(&scm.addresses().join(","));
+        let (groups, sweep) = (unused::ask_all(scm).await, client.sweep(0).await);
+        let mut names = Names::default();
+        match groups {
+            Ok(groups) => groups.into_iter().for_each(|said| names.add(said)),
+            Err(why) => names.silent.push(format!("groups of names: {why:#}")),
+        }
+        match sweep {
+            Ok(sweep) => names.sweep = Some(sweep),
+            Err(failure) => names.silent.push(format!("the sweep: {failure}")),
+        }
+        names
+    }
+
+    fn add(&mut self, (group, said): unused::Said) {
+        let said = match said {
+            Ok(said) => said,
+            Err(why) => return self.silent.push(format!("group {group} of names: {why}")),
+        };
+        let totals = said.totals.unwrap_or_default();
+        self.totals.deleted_pieces += totals.deleted_pieces;
+        self.totals.deleted_bytes += totals.deleted_bytes;
+        self.totals.unused_blocks += totals.unused_blocks;
+        self.totals.unused_bytes += totals.unused_bytes;
+        let times = [self.oldest_ms, said.oldest_ms].into_iter().filter(|&ms| ms != 0);
+        self.oldest_ms = times.min().unwrap_or_default();
+    }
+
+    fn shown(&self) -> String {
+        let row = |what: &str, blocks: u64, bytes: u64, waits_for: &str| -> [Cell; 4] {
+            [what.into(), blocks.to_string().into(), human_bytes(bytes).into(), waits_for.into()]
+        };
+        let UnusedTotals { deleted_pieces, deleted_bytes, unused_blocks, unused_bytes, .. } = self.totals;
+        let mut rows = vec![
+            row("deleted", deleted_pieces, deleted_bytes, "--reclaim-after"),
+            row("unused", unused_blocks, unused_bytes, "SCM, as above, or to be asked about"),
+        ];
+        if let Some(sweep) = &self.sweep {
+            let orphaned =
+                "nothing: found by the sweep since its leader was started, and deleted like the rest";
+            rows.push(row("orphaned", sweep.orphans, sweep.orphan_bytes, orphaned));
+        }
+        let mut text = format!("\n{}", table(["OF NAMES", "BLOCKS", "BYTES", "WAIT FOR"], &rows));
+        if self.oldest_ms != 0 {
+            let age = unused::since(self.oldest_ms, SystemClock.now_ms());
+            text += &format!("the oldest of them was deleted {age} ago (admin om unused)\n");
+        }
+        self.silent.iter().for_each(|why| text += &format!("not in these sums: {why}\n"));
+        text
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "deleted_pieces": self.totals.deleted_pieces,
+            "deleted_bytes": self.totals.deleted_bytes,
+            "unused_blocks": self.totals.unused_blocks,
+            "unused_bytes": self.totals.unused_bytes,
+            "oldest_ms": (self.oldest_ms != 0).then_some(self.oldest_ms),
+            "orphans": self.sweep.as_ref().map(|sweep| sweep.orphans),
+            "orphan_bytes": self.sweep.as_ref().map(|sweep| sweep.orphan_bytes),
+            "silent": self.silent,
+        })
+    }
+}
+
 async fn look(scm: &mut Scm) -> anyhow::Result<SpaceStatus> {
     scm.look(async |client| client.get_space(GetSpaceRequest {}).await).await
 }
 
-fn answer(space: &SpaceStatus) -> Answer {
+fn answer(space: &SpaceStatus, names: &Names) -> Answer {
     let headings = ["CONTAINERS", "COUNT", "REPLICAS", "LIVE", "DISCARDED", "HOLES", "DEAD", "ON DISK"];
     let rows: Vec<_> = space.containers.iter().map(state_row).collect();
     let mut text = table(headings, &rows) + "\n";
@@ -45,9 +128,15 @@ fn answer(space: &SpaceStatus) -> Answer {
     text += &table(headings, &space.disks.iter().map(disk_row).collect::<Vec<_>>());
     text += "\n";
     text += &(is_on(space) + &gone(space) + &dead(space) + &waiting(&space.waiting));
+    text += &names.shown();
     let containers: Vec<_> = space.containers.iter().map(state_to_json).collect();
     let disks: Vec<_> = space.disks.iter().map(disk_to_json).collect();
-    let json = json!({ "containers": containers, "disks": disks, "reclaim": reclaim_to_json(space) });
+    let json = json!({
+        "containers": containers,
+        "disks": disks,
+        "reclaim": reclaim_to_json(space),
+        "names": names.to_json(),
+    });
     Answer::new(text, json)
 }
 

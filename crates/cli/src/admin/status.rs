@@ -1,10 +1,10 @@
 //! `flotilla admin status`: one verdict on the whole cluster, and the command that tells more of each thing
 //! that is wrong.
 
-use super::answer::Answer;
 use super::members::{BEHIND_USUALLY, ROLES_PATIENCE};
 use super::scm::Scm;
 use super::{datanode, om_groups, pipeline, sweep, unsettled, words};
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, table};
 use proto::registry::{Health, Instance};
 use proto::scm::{

@@ -1,11 +1,11 @@
 //! The sweep for blocks that no name has, and for names without a block.
 
-use super::answer::Answer;
 use super::args::SweepCommand;
 use super::bucket::connect;
 use super::keys;
 use super::scm::Scm;
 use super::uploads::age;
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, human_bytes, table};
 use proto::om::{GetSweepResponse, LostKey, SweepStop, SweptContainer};
 use serde_json::{Value, json};

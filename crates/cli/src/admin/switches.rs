@@ -1,9 +1,9 @@
 //! Switches for what SCM does on its own: whether it does, and how it is going.
 
-use super::answer::Answer;
 use super::args::SwitchCommand;
 use super::scm::Scm;
 use super::words;
+use crate::answer::Answer;
 use crate::table::{human_bytes, table};
 use proto::scm::{ClusterStatus, CopiesWaiting, GetClusterStatusRequest, SetSwitchesRequest, TaskInfo};
 use serde_json::{Value, json};

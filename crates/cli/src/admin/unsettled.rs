@@ -1,9 +1,9 @@
 //! What has been begun with buckets and is not at its end.
 
-use super::answer::Answer;
 use super::bucket::connect;
 use super::scm::Scm;
 use super::uploads::age;
+use crate::answer::Answer;
 use crate::table::{Cell, table};
 use proto::om::{ListUnsettledResponse, Unsettled};
 use serde_json::json;

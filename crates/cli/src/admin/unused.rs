@@ -1,10 +1,10 @@
 //! Deleted data that still takes room on disks, and what it waits for.
 
-use super::answer::Answer;
 use super::bucket::connect;
 use super::om_groups::{number, oms};
 use super::scm::Scm;
 use super::uploads::age;
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, human_bytes, table};
 use futures::future::join_all;
 use proto::om::{GetUnusedResponse, UnusedContainer, UnusedTotals};
@@ -16,16 +16,20 @@ use types::{Clock, SystemClock};
 const CONTAINERS_SHOWN: usize = 20;
 
 /// A group of names, and what it says.
-type Said = (u64, Result<GetUnusedResponse, String>);
+pub(super) type Said = (u64, Result<GetUnusedResponse, String>);
 
-pub(super) async fn run(scm: &mut Scm) -> anyhow::Result<Answer> {
+pub(super) async fn ask_all(scm: &mut Scm) -> anyhow::Result<Vec<Said>> {
     let groups = oms(scm).await?.groups;
     let client = connect(&scm.addresses().join(","));
-    let said = join_all(groups.iter().map(|group| {
+    let said = groups.iter().map(|group| {
         let (client, group) = (&client, number(group));
         async move { (group, client.unused(group).await.map_err(|failure| failure.to_string())) }
-    }));
-    let said = said.await;
+    });
+    Ok(join_all(said).await)
+}
+
+pub(super) async fn run(scm: &mut Scm) -> anyhow::Result<Answer> {
+    let said = ask_all(scm).await?;
     let list: Vec<Value> = said.iter().map(to_json).collect();
     Ok(Answer::new(text(&said, SystemClock.now_ms()), json!(list)))
 }
@@ -84,7 +88,8 @@ fn container_row(group: u64, waiting: &UnusedContainer, now_ms: u64) -> [Cell; 7
     ]
 }
 
-fn since(ms: u64, now_ms: u64) -> String {
+/// The age of what was at that time; 0: there is none.
+pub(super) fn since(ms: u64, now_ms: u64) -> String {
     if ms == 0 { "-".to_owned() } else { age(Duration::from_millis(now_ms.saturating_sub(ms))) }
 }
 

@@ -1,7 +1,7 @@
 //! Multipart uploads in progress, and the end of those that nobody goes on with.
 
-use super::answer::Answer;
 use super::bucket::{connect, names, split};
+use crate::answer::Answer;
 use crate::table::table;
 use anyhow::Context;
 use client::{Client, ClientError};

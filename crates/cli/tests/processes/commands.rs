@@ -97,6 +97,9 @@ fn wrong_usage_says_what_is_wrong() {
     check_server(&disks, 1, "--data-memory 134217727 is too little for 2 disks: each needs 67108864");
     check_server(&["--log-memory-bytes", "16777215"], 1, "is too little: 16777216 are needed");
     check_server(&["--read-memory-bytes", "1"], 2, "one number for its memory, --data-memory");
+    check_server(&["--om", "127.0.0.1:1"], 2, "SCM knows where the names are: leave --om");
+    check(&["fs", "--om", "127.0.0.1:1", "-ls", "/"], 255, "SCM knows where the names are: leave --om");
+    check(&["sh", "--watch", "1", "volume", "delete", "x"], 1, "this one changes something");
     check(&["server", "--roles", "s3", "--rpc", "127.0.0.1:0"], 1, "--access-key");
     check(&["admin", "pipeline", "accept-loss", "7", "--keep", "0"], 2, "0 is not in 1..");
     check(&["admin", "--scm", "127.0.0.1:1", "pipeline", "list"], 1, "no SCM answers at 127.0.0.1:1");

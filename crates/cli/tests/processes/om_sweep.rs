@@ -77,14 +77,14 @@ async fn listed(client: &Client) -> BTreeMap<String, u64> {
 }
 
 /// Live bytes of all replicas.
-fn live_bytes(cluster: &Cluster) -> u64 {
-    let space = admin_json(&cluster.scm_address, &["space"]);
+fn live_bytes(scm: &str) -> u64 {
+    let space = admin_json(scm, &["space"]);
     let of = |state: &Value| state["space"]["live_bytes"].as_u64().unwrap();
     space["containers"].as_array().unwrap().iter().map(of).sum()
 }
 
-fn containers(cluster: &Cluster, state: &str) -> Vec<u64> {
-    let listed = admin_json(&cluster.scm_address, &["container", "list", "--state", state]);
+fn containers(scm: &str, state: &str) -> Vec<u64> {
+    let listed = admin_json(scm, &["container", "list", "--state", state]);
     let number = |container: &Value| container["container"].as_u64().unwrap();
     listed["containers"].as_array().or(listed.as_array()).unwrap().iter().map(number).collect()
 }
@@ -103,16 +103,16 @@ async fn move_to(cluster: &Cluster, group: u64) {
 }
 
 /// Has what is open closed.
-fn close_all(cluster: &Cluster) {
-    for container in containers(cluster, "open") {
+fn close_all(scm: &str) {
+    for container in containers(scm, "open") {
         let container = container.to_string();
-        let _ = flotilla(&["admin", "--scm", &cluster.scm_address, "container", "close", &container], None);
+        let _ = flotilla(&["admin", "--scm", scm, "container", "close", &container], None);
     }
 }
 
-fn sweep_now(cluster: &Cluster) {
+fn sweep_now(scm: &str) {
     // While the root has no leader it is asked again.
-    let _ = flotilla(&["admin", "--scm", &cluster.scm_address, "sweep", "run"], None);
+    let _ = flotilla(&["admin", "--scm", scm, "sweep", "run"], None);
 }
 
 /// Puts object after object until the gateway dies, and answers which were acknowledged.
@@ -156,13 +156,13 @@ async fn what_gateways_that_died_have_left_comes_back_and_nothing_else() {
     }
     let client =
         Client::connect(ClientOptions { scm: cluster.scm_address.clone(), ..ClientOptions::default() });
-    let before = live_bytes(&cluster);
+    let before = live_bytes(&cluster.scm_address);
     let begun = Instant::now();
     until("all that nobody names is gone", async || {
         if begun.elapsed() > Duration::from_secs(2) {
-            close_all(&cluster);
+            close_all(&cluster.scm_address);
         }
-        let (named, live) = (listed(&client).await.values().sum::<u64>(), live_bytes(&cluster));
+        let (named, live) = (listed(&client).await.values().sum::<u64>(), live_bytes(&cluster.scm_address));
         let sweep = admin_json(&cluster.scm_address, &["sweep", "status"]);
         // What is in an open container is told of late: nothing may be there yet of what is to go.
         match live == 3 * named && sweep["orphans"].as_u64() > Some(0) {
@@ -191,7 +191,7 @@ async fn a_key_whose_container_is_nowhere_is_told_of_by_name() {
     for n in 0..12 {
         s3.put(&key(n), body(n)).await.unwrap();
     }
-    close_all(&cluster);
+    close_all(&cluster.scm_address);
     let explained = admin_json(&cluster.scm_address, &["key", "explain", &format!("{BUCKET}/{}", key(0))]);
     let lost = explained["pieces"][0]["container"].as_u64().unwrap();
     until("no log reads its container any more", async || {
@@ -217,7 +217,7 @@ async fn a_key_whose_container_is_nowhere_is_told_of_by_name() {
     }
     let scm = cluster.scm_address.clone();
     until("it is told of", async || {
-        sweep_now(&cluster);
+        sweep_now(&cluster.scm_address);
         let told = admin_json(&scm, &["om", "lost"]);
         let named = |key: &str| {
             let is_it = |lost: &Value| lost["key"] == key && lost["bucket"] == BUCKET;
@@ -285,11 +285,11 @@ async fn an_old_copy_of_the_only_oms_directory_costs_no_byte_of_what_the_right_o
     for n in 4..12 {
         s3.put(&key(n), body(n)).await.unwrap();
     }
-    close_all(&cluster);
+    close_all(&cluster.scm_address);
     until_looked(&scm).await;
     // Nodes tell of what they have a while later.
     let live = 3 * (0..12).map(|n| body(n).len() as u64).sum::<u64>();
-    until("SCM knows what there is", async || match live_bytes(&cluster) {
+    until("SCM knows what there is", async || match live_bytes(&cluster.scm_address) {
         told if told == live => Ok(()),
         told => Err(format!("{told} bytes, and not {live}")),
     })
@@ -304,7 +304,7 @@ async fn an_old_copy_of_the_only_oms_directory_costs_no_byte_of_what_the_right_o
     assert!(why.contains("put back to an older copy"), "{why}");
     // A sweep would fence and ask, and SCM have blocks discarded.
     tokio::time::sleep(Duration::from_secs(8)).await;
-    assert_eq!(live_bytes(&cluster), live);
+    assert_eq!(live_bytes(&cluster.scm_address), live);
 
     assert!(cluster.om.terminate().success());
     std::fs::remove_dir_all(&meta).unwrap();
@@ -347,6 +347,48 @@ async fn after_a_forced_reset_nothing_is_swept_before_an_operator_says_so_and_wh
     let stopped = flotilla(&["admin", "--scm", &scm, "sweep", "stop"], None);
     assert!(stopped.status.success(), "{stopped:?}");
     assert!(until_stopped(&scm).await.contains("an operator"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_written_after_a_backup_goes_once_that_is_restored_and_an_operator_says_so() {
+    let times = "--reclaim-after 2s --any-reclaim-after --sweep-after 1s --sweep-every 3s";
+    let mut names = Names::start_with(1, times);
+    names.until_whole(1);
+    let s3 = S3::new(&names.add_data(), ACCESS_KEY, SECRET_KEY, BUCKET);
+    let (scm, dir) = (names.scm.clone(), names.dir().join("backup").display().to_string());
+    let admin = |words: &[&str]| {
+        let done = flotilla(&[&["admin", "--scm", &scm], words].concat(), None);
+        assert!(done.status.success(), "{words:?}: {done:?}");
+    };
+    s3.create_bucket().await.unwrap();
+    for n in 0..3 {
+        s3.put(&key(n), body(n)).await.unwrap();
+    }
+    admin(&["om", "backup", &dir]);
+    for n in 3..8 {
+        s3.put(&key(n), body(n)).await.unwrap();
+    }
+    names.lose_all();
+    admin(&["om", "restore", &dir, "--yes-i-lose-what-was-written-since"]);
+    names.until_whole(1);
+    until_stopped(&scm).await;
+    admin(&["sweep", "start"]);
+    let named = 3 * (0..3).map(|n| body(n).len() as u64).sum::<u64>();
+    until("what the backup does not name is gone", async || {
+        close_all(&scm);
+        sweep_now(&scm);
+        match live_bytes(&scm) {
+            live if live == named => Ok(()),
+            live => Err(format!("{named} bytes are named, and {live} there")),
+        }
+    })
+    .await;
+    let space = admin_json(&scm, &["space"]);
+    assert!(space["names"]["orphans"].as_u64() > Some(0), "{space:#}");
+    for n in 0..8 {
+        let expected = (n < 3).then(|| body(n));
+        assert!(s3.get(&key(n)).await.unwrap() == expected, "object {n}");
+    }
 }
 
 fn copy(from: &Path, to: &Path) {

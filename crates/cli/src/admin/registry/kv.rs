@@ -1,6 +1,6 @@
-use super::super::answer::Answer;
 use super::super::args::KvCommand;
 use super::refused;
+use crate::answer::Answer;
 use crate::table::table;
 use anyhow::Context;
 use proto::registry::{DeleteKeysRequest, KeyValue, PutKeyRequest, ReadKeysRequest, RenewKeyRequest};

@@ -3,9 +3,9 @@
 mod kv;
 mod watch;
 
-use super::answer::Answer;
 use super::args::{AdminCommand, KvCommand, RegistryCommand};
 use super::words;
+use crate::answer::Answer;
 use crate::table::{Cell, Tone, table};
 use anyhow::Context;
 use proto::registry::watch_request::What;
