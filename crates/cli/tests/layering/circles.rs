@@ -95,19 +95,21 @@ pub(super) fn crates() -> Vec<(String, String)> {
     packages.filter_map(|package| Some((package.name.to_string(), src(&package.manifest_path)?))).collect()
 }
 
-#[allow(clippy::disallowed_methods)] // sources are no data
 /// The sources below a directory, by their paths relative to it.
 pub(super) fn sources(src: &Path) -> BTreeMap<String, String> {
-    let (mut found, mut dirs) = (BTreeMap::new(), vec![src.to_owned()]);
-    while let Some(dir) = dirs.pop() {
-        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
-        for path in entries.map(|entry| entry.expect("list sources").path()) {
-            if path.is_dir() {
-                dirs.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(src).expect("it is below").to_string_lossy().into_owned();
-                found.insert(name, std::fs::read_to_string(&path).expect("read a source"));
-            }
+    files(src, "rs")
+}
+
+#[allow(clippy::disallowed_methods)] // sources are no data
+/// The files with this extension below a directory, or the one that it is, by their paths relative to it.
+pub(super) fn files(root: &Path, extension: &str) -> BTreeMap<String, String> {
+    let (mut found, mut paths) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(path) = paths.pop() {
+        if let Ok(entries) = std::fs::read_dir(&path) {
+            paths.extend(entries.map(|entry| entry.expect("list sources").path()));
+        } else if path.extension().is_some_and(|it| it == extension) {
+            let name = path.strip_prefix(root).expect("it is below").to_string_lossy().into_owned();
+            found.insert(name, std::fs::read_to_string(&path).expect("read a source"));
         }
     }
     found
