@@ -369,7 +369,12 @@ async fn what_was_written_after_a_backup_goes_once_that_is_restored_and_an_opera
         s3.put(&key(n), body(n)).await.unwrap();
     }
     names.lose_all();
-    admin(&["om", "restore", &dir, "--yes-i-lose-what-was-written-since"]);
+    until("the names are restored, once SCM has heard that they are lost", async || {
+        let words = ["admin", "--scm", &scm, "om", "restore", &dir, "--yes-i-lose-what-was-written-since"];
+        let restored = flotilla(&words, None);
+        if restored.status.success() { Ok(()) } else { Err(format!("{restored:?}")) }
+    })
+    .await;
     names.until_whole(1);
     until_stopped(&scm).await;
     admin(&["sweep", "start"]);
