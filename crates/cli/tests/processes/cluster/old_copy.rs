@@ -76,6 +76,8 @@ async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Show
     // Containers are begun that the other history, which is a third as long, does not come to.
     writers.progress(120).await;
     let kept = writers.stop().await;
+    // The container that is open has something, also where one was full just now.
+    drill.s3.put("last", b"last".to_vec()).await.unwrap();
     // What a member knows to be committed is on its disk some time after: of a container that was begun a
     // moment ago it knows nothing, and passes for one that nobody acknowledged.
     tokio::time::sleep(KNOWN_WITHIN).await;
