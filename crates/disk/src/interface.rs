@@ -27,6 +27,11 @@ pub trait Disk: Send + Sync + 'static {
     /// Removes a directory and all below it; what does not exist is removed already. Durable after
     /// [`Disk::sync_dir`] on its parent.
     fn remove_dir_all(&self, path: &str) -> IoFuture<()>;
+    /// Whether two names are of one file. A disk that cannot tell says no.
+    fn is_same_file(&self, one: &str, other: &str) -> IoFuture<bool> {
+        let _ = (one, other);
+        Box::pin(std::future::ready(Ok(false)))
+    }
     fn space(&self) -> IoFuture<Space>;
     /// The reason why the disk is failed, once it is: after a failed write or sync every later call fails
     /// too, until restart. A full disk is not a failed one, and neither is one that cannot read a sector.

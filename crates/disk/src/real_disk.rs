@@ -13,7 +13,7 @@ use crate::stamp::{DecodeStampError, FORMAT, Stamp};
 use crate::{Disk, DiskIo, File, IoFuture, Space, syscalls};
 use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -322,6 +322,17 @@ impl Disk for RealDisk {
             Ok(entries) => entries
                 .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
                 .collect(),
+        })
+    }
+
+    fn is_same_file(&self, one: &str, other: &str) -> IoFuture<bool> {
+        let other = match below(&self.inner.root, other) {
+            Ok(other) => other,
+            Err(error) => return Box::pin(async { Err(error) }),
+        };
+        self.run(Operation::Read, "look at", one, move |one| {
+            let (one, other) = (fs::metadata(one)?, fs::metadata(other)?);
+            Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
         })
     }
 

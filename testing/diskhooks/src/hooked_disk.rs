@@ -112,6 +112,9 @@ impl Disk for HookedDisk {
     fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
         self.change(Operation::RemoveDirAll, path, || self.disk.remove_dir_all(path))
     }
+    fn is_same_file(&self, one: &str, other: &str) -> IoFuture<bool> {
+        self.disk.is_same_file(one, other)
+    }
     fn space(&self) -> IoFuture<Space> {
         let call = Call { operation: Operation::Space, path: "", buffers: &[] };
         self.hooks.ask(call, || self.disk.space())

@@ -11,7 +11,7 @@ pub trait Snapshots: Send + Sync + 'static {
     /// Writes the state, as it was at some moment between call and return, into files of `dir`, which does
     /// not exist yet and whose parent does; `dir` has no directories in it. Answers how far that state had
     /// come. On return the files are durable, and **so is the state itself** up to the answered position: the
-    /// log before it may be purged.
+    /// log before it may be purged. Nobody writes into these files any more, by whatever names they have.
     fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>>;
 
     /// The position that the state in the files of `dir` has come to; an error when they are no state of this

@@ -248,9 +248,14 @@ impl SnapshotStore {
         let applied = self.snapshots.write(files_dir(dir)).await?;
         let mut names = self.disk.list(&files_dir(dir)).await?;
         names.sort_unstable();
+        let last = self.current();
         let mut files = Vec::with_capacity(names.len());
         for name in names {
-            files.push(self.write_take_stock(dir, name).await?);
+            let known = self.known(last.as_deref(), dir, &name).await?;
+            files.push(match known {
+                Some(known) => known,
+                None => self.write_take_stock(dir, name).await?,
+            });
         }
         let manifest = Manifest { group: self.group, applied, files };
         let encoded = manifest.encode();
@@ -259,6 +264,18 @@ impl SnapshotStore {
         }
         self.write_small(dir, MANIFEST, encoded.clone()).await?;
         Stored::new(self.disk.clone(), dir.to_owned(), manifest, encoded).map_err(anyhow::Error::msg)
+    }
+
+    /// The entry of a file that the last snapshot has too: with as many bytes, and under the same name, of
+    /// which nobody writes any more. What it has lost on its disk since is found by who reads it.
+    async fn known(&self, last: Option<&Stored>, dir: &str, name: &str) -> anyhow::Result<Option<FileEntry>> {
+        let Some(last) = last.filter(|last| !last.is_damaged()) else { return Ok(None) };
+        let files = &last.manifest.files;
+        let Ok(at) = files.binary_search_by(|file| file.name.as_str().cmp(name)) else { return Ok(None) };
+        let (path, known) = (format!("{}/{name}", files_dir(dir)), format!("{}/{name}", last.files_dir()));
+        let is_same = self.disk.is_same_file(&path, &known).await?
+            && file_bytes(&self.disk, &path).await? == Some(files[at].bytes);
+        Ok(is_same.then(|| files[at].clone()))
     }
 
     async fn write_take_stock(&self, dir: &str, name: String) -> anyhow::Result<FileEntry> {
@@ -440,4 +457,83 @@ async fn file_bytes(disk: &Arc<dyn Disk>, path: &str) -> io::Result<Option<u64>>
 fn parse_number(name: &str) -> Option<u64> {
     let is_ours = name.len() == 16 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     if is_ours { u64::from_str_radix(name, 16).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HostOptions;
+    use crate::snapshot::stored::{PieceError, PieceReader};
+    use crate::snapshot::testing::{GROUP, applied_at};
+    use disk::RealDisk;
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+    use std::path::PathBuf;
+    use std::sync::atomic::AtomicU64;
+    use types::{LogIndex, Term};
+
+    /// A state of one table that stays, and of a file that each snapshot has anew.
+    struct Tables {
+        disk: Arc<dyn Disk>,
+        root: PathBuf,
+        written: AtomicU64,
+    }
+
+    impl Snapshots for Tables {
+        fn disk(&self) -> Arc<dyn Disk> {
+            self.disk.clone()
+        }
+
+        #[allow(clippy::disallowed_methods)]
+        fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+            let index = self.written.fetch_add(1, Ordering::Relaxed) + 1;
+            let (to, table) = (self.root.join(dir), self.root.join("table"));
+            async move {
+                std::fs::create_dir(&to)?;
+                std::fs::hard_link(table, to.join("table"))?;
+                std::fs::write(to.join("state"), index.to_string())?;
+                Ok(applied_at(LogId { term: Term(1), index: LogIndex(index) }))
+            }
+            .boxed()
+        }
+
+        fn check(&self, _: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+            unreachable!("nothing is received")
+        }
+
+        fn install(&self, _: String) -> BoxFuture<'static, anyhow::Result<()>> {
+            unreachable!("nothing is received")
+        }
+    }
+
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods)]
+    async fn a_file_that_the_last_snapshot_has_too_is_not_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
+        let table = dir.path().join("table");
+        let write = |byte: u8| std::fs::write(&table, vec![byte; 3 * PIECE_BYTES]).unwrap();
+        write(7);
+        let state = Arc::new(Tables { disk, root: dir.path().to_owned(), written: AtomicU64::default() });
+        let (limits, counters) = (Arc::new(Limits::new(&HostOptions::default())), Arc::default());
+        let store = SnapshotStore::open(GROUP, state, limits, counters, Alive::new().0).await.unwrap();
+        let entry = |stored: &Stored| stored.manifest.files[1].clone();
+
+        let first = store.write().await.unwrap();
+        // It is not what it was, which is seen by who reads it.
+        write(8);
+        let second = store.write().await.unwrap();
+        assert_eq!(entry(&second), entry(&first));
+        assert_ne!(first.manifest.files[0], second.manifest.files[0], "the other file is another");
+
+        let damaged = PieceReader::new(second.clone()).read(Piece { file: 1, number: 0 }).await;
+        assert!(matches!(damaged, Err(PieceError::Damaged(..))));
+        let third = store.write().await.unwrap();
+        assert_ne!(entry(&third), entry(&second), "nothing is known by one that is damaged");
+
+        std::fs::remove_file(&table).unwrap();
+        write(9);
+        let fourth = store.write().await.unwrap();
+        assert_ne!(entry(&fourth), entry(&third), "another file has the name");
+    }
 }
