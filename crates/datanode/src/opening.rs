@@ -143,18 +143,14 @@ impl Opener {
         self.host.announce(&spec, &disk.space, &order.log_spec()).await?;
 
         let first = order.first_container;
+        // The first container may be noted: should the pipeline be over before this is tried again, that is
+        // all that tells SCM of it.
+        let noted = || self.disks.inventory.look_again(disk.id, first);
         let machine = machine(disk, order, self.options.container_roll_bytes(), is_known).await;
-        let (machine, open) = machine.map_err(PipelineError::Index)?;
+        let (machine, open) = machine.inspect_err(|_| noted()).map_err(PipelineError::Index)?;
         let forget_to = machine.forgettable();
-        let group = match self.host.open(spec, &disk.space, order.log_spec(), machine).await {
-            Ok(group) => group,
-            Err(failure) => {
-                // The first container is noted: should the pipeline be over before this is tried again, that
-                // is all that tells SCM of it.
-                self.disks.inventory.look_again(disk.id, first);
-                return Err(failure.into());
-            }
-        };
+        let group = self.host.open(spec, &disk.space, order.log_spec(), machine).await;
+        let group = group.inspect_err(|_| noted())?;
 
         // The pipeline is remembered only now that the log exists: a remembered pipeline without a log has
         // lost its votes. After a crash in between, its first container tells of it.
