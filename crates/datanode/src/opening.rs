@@ -15,6 +15,7 @@ use crate::service::BodiesOfOne;
 use crate::spec_file;
 use crate::under_way::UnderWay;
 use crate::workers::Workers;
+use anyhow::ensure;
 use raft::{RaftHost, ReplicaRecord, ReplicaStage, Role};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -39,6 +40,8 @@ pub(crate) async fn machine(
     roll_bytes: u64,
     is_known: bool,
 ) -> anyhow::Result<(PipelineMachine, watch::Receiver<OpenContainer>)> {
+    // RocksDB finds no room again as long as it is asked to flush again and again.
+    ensure!(is_known || !disk.has_full_index(), "the index of disk {} has no room", disk.id);
     let PipelineOrder { pipeline, first_container, .. } = *order;
     let machine = disk.index.with(move |index| {
         let machine = PipelineMachine::new(index.clone(), pipeline, first_container, roll_bytes)?;

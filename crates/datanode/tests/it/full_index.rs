@@ -115,8 +115,7 @@ async fn a_pipeline_that_its_disk_cannot_remember_does_not_run_and_what_is_noted
     let deadline = Instant::now() + DEADLINE;
     while let Err(failure) = datanode.create_pipeline(&order).await {
         assert!(Instant::now() < deadline, "there is room: {failure}");
-        // SCM orders it with its heartbeats, and RocksDB needs a moment in which nobody asks it to flush.
-        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     assert!(cluster.nodes[node].host.group(GroupId::pipeline(pipeline)).is_some());
     cluster.shut_down().await;
