@@ -331,8 +331,13 @@ impl Disk for RealDisk {
             Err(error) => return Box::pin(async { Err(error) }),
         };
         self.run(Operation::Read, "look at", one, move |one| {
-            let (one, other) = (fs::metadata(one)?, fs::metadata(other)?);
-            Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+            let file = |path: &Path| match fs::metadata(path) {
+                Ok(found) => Ok(Some((found.dev(), found.ino()))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            };
+            let one = file(one)?;
+            Ok(one.is_some() && one == file(&other)?)
         })
     }
 

@@ -531,6 +531,10 @@ mod tests {
         let third = store.write().await.unwrap();
         assert_ne!(entry(&third), entry(&second), "nothing is known by one that is damaged");
 
+        // The last snapshot has lost it.
+        std::fs::remove_file(dir.path().join(third.files_dir()).join("table")).unwrap();
+        store.write().await.unwrap();
+
         std::fs::remove_file(&table).unwrap();
         write(9);
         let fourth = store.write().await.unwrap();
