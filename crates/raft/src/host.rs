@@ -6,7 +6,7 @@ use crate::counts::{Counts, HostCounts};
 use crate::group::everywhere::Everywhere;
 use crate::group::parked::{ApplyWaits, Waits};
 use crate::group::standstill::Standstill;
-use crate::group::status::{GroupStatus, publish};
+use crate::group::status::{GroupStatus, Statuses, publish};
 use crate::group::{Group, GroupInner, campaign};
 use crate::idle::doze::Doze;
 use crate::log::log_store::LogStore;
@@ -228,7 +228,7 @@ impl RaftHost {
             GroupStatus::of(&metrics, &standing)
         };
         let (statuses_tx, statuses) = watch::channel(status);
-        let mut tasks = vec![tokio::spawn(publish(raft.clone(), standing.clone(), statuses_tx))];
+        let mut tasks = vec![tokio::spawn(publish(raft.clone(), standing.clone(), Statuses(statuses_tx)))];
         // A replica that joins has nobody to ask, and one that restarted may have to wait before it asks.
         if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));

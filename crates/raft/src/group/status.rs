@@ -117,9 +117,23 @@ fn member(membership: &RaftStoredMembership, replica: u64) -> Option<Member> {
     membership.get_node(&replica).map(|peer| member_of(replica, peer))
 }
 
+/// The sender of a group's status. Its last word, however it ends, is that the group has stopped: who does
+/// something while this replica leads would go on for ever with what it said before.
+pub(crate) struct Statuses(pub(crate) watch::Sender<GroupStatus>);
+
+impl Drop for Statuses {
+    fn drop(&mut self) {
+        self.0.send_if_modified(|status| {
+            let is_news = status.role != Role::Stopped;
+            (status.role, status.leader) = (Role::Stopped, None);
+            is_news
+        });
+    }
+}
+
 /// Publishes changes of role, term, leader, removal or failure until the group has stopped, and tells
 /// openraft whether the replica stands for election.
-pub(crate) async fn publish(raft: Raft, standing: Arc<Standing>, statuses: watch::Sender<GroupStatus>) {
+pub(crate) async fn publish(raft: Raft, standing: Arc<Standing>, statuses: Statuses) {
     let mut server = raft.server_metrics();
     let metrics = raft.metrics();
     let mut dismissed = standing.watch();
@@ -148,7 +162,7 @@ pub(crate) async fn publish(raft: Raft, standing: Arc<Standing>, statuses: watch
                 server.current_leader.and_then(|leader| member(&server.membership_config, leader));
             status.role = role_of(server.state);
         }
-        statuses.send_if_modified(|old| {
+        statuses.0.send_if_modified(|old| {
             let key = |status: &GroupStatus| {
                 (status.role, status.term, status.leader.clone(), status.is_removed, status.failure.clone())
             };
@@ -178,6 +192,18 @@ mod tests {
         let failure = stopped.expect("its last word stays").failure.clone().expect("a reason");
         assert!(failure.contains("panicked"), "{failure}");
         assert_eq!(group.status().failure, Some(failure));
+        site.host.close(group.id()).await;
+    }
+
+    /// A member that led, and let go of its pipeline, tried to roll it until its process ended.
+    #[tokio::test(start_paused = true)]
+    async fn the_last_word_is_that_it_stopped_whatever_ends_the_task_that_says_so() {
+        let site = Site::new();
+        let group = site.open(first()).await.expect("it opens");
+        knows_members(&group).await;
+        let (statuses, told) = watch::channel(GroupStatus { role: Role::Leader, ..group.status() });
+        drop(Statuses(statuses));
+        assert_eq!((told.borrow().role, told.borrow().leader.clone()), (Role::Stopped, None));
         site.host.close(group.id()).await;
     }
 
