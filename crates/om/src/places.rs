@@ -178,7 +178,7 @@ async fn settle(reach: &impl Reach, entry: BucketEntry, has_stayed: bool) -> Res
 
 /// Has the root, which was reset, note what all groups have.
 async fn hear_all(reach: &impl Reach) -> Result<(), Failure> {
-    let history = reach.look(|root| runs_before(root)).await?;
+    let history = reach.look(runs_before).await?;
     let (mut here, mut coming) = (Vec::new(), Vec::new());
     let there = reach.look(placed).await?;
     for group in reach.groups().await? {
