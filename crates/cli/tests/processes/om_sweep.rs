@@ -318,12 +318,18 @@ async fn an_old_copy_of_the_only_oms_directory_costs_no_byte_of_what_the_right_o
     assert!(sweep["stopped"].is_null() && sweep["orphans"] == 0, "the right names are there again: {sweep}");
 }
 
+/// A cluster of so many OMs whose sweep looks every few seconds, and a gateway to it.
+fn with_data(oms: usize) -> (Names, S3) {
+    let times = "--reclaim-after 2s --any-reclaim-after --sweep-after 1s --sweep-every 3s";
+    let mut names = Names::start_with(oms, times);
+    names.until_whole(oms);
+    let s3 = S3::new(&names.add_data(), ACCESS_KEY, SECRET_KEY, BUCKET);
+    (names, s3)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_forced_reset_nothing_is_swept_before_an_operator_says_so_and_what_is_written_is_taken() {
-    let times = "--reclaim-after 2s --any-reclaim-after --sweep-after 1s --sweep-every 3s";
-    let mut names = Names::start_with(3, times);
-    names.until_whole(3);
-    let s3 = S3::new(&names.add_data(), ACCESS_KEY, SECRET_KEY, BUCKET);
+    let (mut names, s3) = with_data(3);
     s3.create_bucket().await.unwrap();
     s3.put(&key(0), body(0)).await.unwrap();
     let scm = names.scm.clone();
@@ -351,10 +357,7 @@ async fn after_a_forced_reset_nothing_is_swept_before_an_operator_says_so_and_wh
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_written_after_a_backup_goes_once_that_is_restored_and_an_operator_says_so() {
-    let times = "--reclaim-after 2s --any-reclaim-after --sweep-after 1s --sweep-every 3s";
-    let mut names = Names::start_with(1, times);
-    names.until_whole(1);
-    let s3 = S3::new(&names.add_data(), ACCESS_KEY, SECRET_KEY, BUCKET);
+    let (mut names, s3) = with_data(1);
     let (scm, dir) = (names.scm.clone(), names.dir().join("backup").display().to_string());
     let admin = |words: &[&str]| {
         let done = flotilla(&[&["admin", "--scm", &scm], words].concat(), None);
