@@ -30,7 +30,7 @@ impl Target {
         let cluster = Cluster::start(binary, &options);
         let processes = vec![
             ("gateway", vec![cluster.gateway.pid()]),
-            ("om", vec![cluster.om.pid()]),
+            ("om", cluster.oms.iter().map(|om| om.pid()).collect()),
             ("scm", vec![cluster.scms[0].pid()]),
             ("datanodes", cluster.datanodes.iter().map(|datanode| datanode.pid()).collect()),
         ];
@@ -63,7 +63,7 @@ impl Target {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         match name {
             "gateway" => vec![cluster.gateway_http.clone()],
-            "om" => vec![cluster.om_http.clone()],
+            "om" => cluster.om_http.clone(),
             "scm" => vec![cluster.scm_ready["HTTP"].clone()],
             _ => cluster.datanode_http.clone(),
         }

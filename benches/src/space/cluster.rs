@@ -65,8 +65,11 @@ impl SpaceCluster {
         let of = |processes: &[Process]| {
             processes.iter().map(|process| Usage::of(process.pid()).cpu_seconds).sum::<f64>()
         };
-        let om = std::slice::from_ref(&self.cluster.om);
-        [("om", of(om)), ("scm", of(&self.cluster.scms)), ("datanodes", of(&self.cluster.datanodes))]
+        [
+            ("om", of(&self.cluster.oms)),
+            ("scm", of(&self.cluster.scms)),
+            ("datanodes", of(&self.cluster.datanodes)),
+        ]
     }
 
     /// The memory of the process of each role that has the most.
@@ -74,8 +77,11 @@ impl SpaceCluster {
         let of = |processes: &[Process]| {
             processes.iter().map(|process| Usage::resident_bytes_of(process.pid())).max().unwrap_or_default()
         };
-        let om = std::slice::from_ref(&self.cluster.om);
-        [("om", of(om)), ("scm", of(&self.cluster.scms)), ("datanode", of(&self.cluster.datanodes))]
+        [
+            ("om", of(&self.cluster.oms)),
+            ("scm", of(&self.cluster.scms)),
+            ("datanode", of(&self.cluster.datanodes)),
+        ]
     }
 
     /// The sum of a metric over all datanodes and disks.

@@ -2,7 +2,10 @@
 //! and metrics.
 
 use metrics::{Exposition, Metric};
+use parking::Rate;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::time::Instant;
 use types::{ContainerId, DiskId, LogId, PipelineId};
 
 #[derive(Debug, Default)]
@@ -22,6 +25,11 @@ pub(crate) struct DiskCounters {
     pub compactions_failed: AtomicU64,
     pub compaction_written_bytes: AtomicU64,
     pub compaction_removed_bytes: AtomicU64,
+    pub compaction_given_back_bytes: AtomicU64,
+    /// The container that is written anew; 0: none.
+    pub compacting: AtomicU64,
+    /// The growth of [`DiskCounters::given_back_bytes`].
+    pub given_back: Mutex<Rate>,
 }
 
 /// [`DiskCounters`] at one moment.
@@ -57,9 +65,24 @@ pub struct DiskStats {
     /// The bytes that were written for that, and those of the segments that went.
     pub compaction_written_bytes: u64,
     pub compaction_removed_bytes: u64,
+    /// The bytes that were dead in the containers that were written anew.
+    pub compaction_given_back_bytes: u64,
 }
 
 impl DiskCounters {
+    /// Bytes of what was discarded that the file system has again.
+    fn given_back_bytes(&self) -> u64 {
+        let by_compactions = self.compaction_given_back_bytes.load(Ordering::Relaxed);
+        self.hole_bytes.load(Ordering::Relaxed).saturating_add(by_compactions)
+    }
+
+    /// The bytes that were given back each second, lately.
+    pub(crate) fn given_back_per_second(&self, now: Instant) -> u64 {
+        let mut rate = self.given_back.lock().expect("no holder panics");
+        rate.note(now, self.given_back_bytes());
+        rate.per_second()
+    }
+
     pub(crate) fn stats(&self, disk: DiskId) -> DiskStats {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DiskStats {
@@ -79,6 +102,7 @@ impl DiskCounters {
             compactions_failed: number(&self.compactions_failed),
             compaction_written_bytes: number(&self.compaction_written_bytes),
             compaction_removed_bytes: number(&self.compaction_removed_bytes),
+            compaction_given_back_bytes: number(&self.compaction_given_back_bytes),
         }
     }
 }
@@ -127,6 +151,10 @@ const COMPACTION_REMOVED: Metric = metric(
     "flotilla_disk_compaction_removed_bytes_total",
     "The bytes of the segments that compactions have removed.",
 );
+const COMPACTION_GIVEN_BACK: Metric = metric(
+    "flotilla_disk_compaction_given_back_bytes_total",
+    "The bytes that were dead in the containers that were written anew.",
+);
 
 const REPEATED: Metric = metric(
     "flotilla_disk_repeated_chunks_total",
@@ -154,6 +182,7 @@ impl DiskStats {
             (NOT_COMPACTED, self.compactions_failed),
             (COMPACTION_WRITTEN, self.compaction_written_bytes),
             (COMPACTION_REMOVED, self.compaction_removed_bytes),
+            (COMPACTION_GIVEN_BACK, self.compaction_given_back_bytes),
             (REPEATED, self.repeated_chunks),
             (BUSY, self.busy_chunks),
         ];

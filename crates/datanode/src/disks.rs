@@ -13,7 +13,8 @@ use proto::uuid_bytes;
 use raftlog::SharedMemory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::time::Instant;
 use tracing::{error, info};
 use types::{ContainerId, DiskId, NodeId};
 
@@ -242,6 +243,8 @@ impl Disks {
                 state: state as i32,
                 kept_bytes: disk.full_below_bytes,
                 why: failure.as_deref().map(beginning).unwrap_or_default(),
+                compacting: disk.counters.compacting.load(Ordering::Relaxed),
+                given_back_per_second: disk.counters.given_back_per_second(Instant::now()),
             });
         }
         let failed = self.failed.iter();

@@ -13,6 +13,7 @@ pub const SECRET_KEY: &str = "test-secret-key-of-some-length";
 pub struct ClusterOptions {
     /// The number of SCMs: one or three.
     pub scms: usize,
+    pub oms: usize,
     pub disks_per_datanode: usize,
     pub pipelines_per_disk: u32,
     pub container_bytes_max: u64,
@@ -42,6 +43,7 @@ impl Default for ClusterOptions {
     fn default() -> Self {
         Self {
             scms: 1,
+            oms: 1,
             disks_per_datanode: 2,
             pipelines_per_disk: 2,
             container_bytes_max: 64 << 20,
@@ -56,19 +58,19 @@ impl Default for ClusterOptions {
     }
 }
 
-/// One SCM or three, one OM, three datanodes or as many as wanted, one gateway: processes on free ports, in a
-/// temporary directory.
+/// One SCM or three, as many OMs and datanodes as wanted, one gateway: processes on free ports, in a temporary
+/// directory.
 pub struct Cluster {
     pub scms: Vec<Process>,
-    pub om: Process,
+    pub oms: Vec<Process>,
     pub datanodes: Vec<Process>,
     /// The addresses at which others reach `datanodes`, in their order.
     pub datanode_addresses: Vec<String>,
     /// "http://host:port" of their metrics, in the same order; others after a restart.
     pub datanode_http: Vec<String>,
     pub gateway: Process,
-    /// "http://host:port" of their metrics; others after a restart.
-    pub om_http: String,
+    /// "http://host:port" of the metrics of `oms`, in their order, and of the gateway's; others after a restart.
+    pub om_http: Vec<String>,
     pub gateway_http: String,
     /// The addresses of `scms`, in their order.
     pub scm_addresses: Vec<String>,
@@ -76,7 +78,8 @@ pub struct Cluster {
     pub scm_address: String,
     /// The words of the first SCM when it was ready.
     pub scm_ready: Ready,
-    pub om_address: String,
+    /// The addresses of `oms`, in their order.
+    pub om_addresses: Vec<String>,
     pub endpoint: String,
     binary: PathBuf,
     options: ClusterOptions,
@@ -97,14 +100,14 @@ impl Cluster {
         // Others are told these addresses, so they stay the same when a process starts again. Their ports are
         // not of those that the kernel gives to whoever asks: it might give them away while their process is
         // down.
-        let mut addresses = free_addresses(options.scms + options.datanodes + 3).into_iter();
+        let mut addresses = free_addresses(options.scms + options.oms + options.datanodes + 2).into_iter();
         let scm_addresses: Vec<String> = addresses.by_ref().take(options.scms).collect();
         let mut datanode_addresses: Vec<String> = addresses.by_ref().take(options.datanodes).collect();
         for (detour, address) in options.detours.iter().zip(&mut datanode_addresses) {
             address.clone_from(&detour.advertised);
         }
-        let [om_address, gateway_address, s3_address] =
-            [(); 3].map(|()| addresses.next().expect("one for each"));
+        let om_addresses: Vec<String> = addresses.by_ref().take(options.oms).collect();
+        let [gateway_address, s3_address] = [(); 2].map(|()| addresses.next().expect("one for each"));
         let scm_address = scm_addresses.join(",");
         // The SCMs start together: none is ready before a majority is there.
         let scm_names = (1..).map(|number| format!("scm{number}"));
@@ -122,11 +125,17 @@ impl Cluster {
             .collect();
         let scm_ready: Vec<Ready> = scms.iter_mut().map(Process::wait_ready).collect();
         let scm_ready = scm_ready.into_iter().next().expect("there is an SCM");
-        let line = format!(
-            "server --roles om --rpc {om_address} --meta {root_path}/om --scm {scm_address} {}",
-            options.om_args
-        );
-        let (om, om_ready) = start("om", line);
+        let (mut oms, mut om_http) = (Vec::new(), Vec::new());
+        for (number, address) in (1..).zip(&om_addresses) {
+            let name = format!("om{number}");
+            let line = format!(
+                "server --roles om --rpc {address} --meta {root_path}/{name} --scm {scm_address} {}",
+                options.om_args
+            );
+            let (om, ready) = start(&name, line);
+            oms.push(om);
+            om_http.push(ready["HTTP"].clone());
+        }
 
         let (mut datanodes, mut datanode_http) = (Vec::new(), Vec::new());
         for (number, address) in (1..).zip(&datanode_addresses) {
@@ -145,17 +154,17 @@ impl Cluster {
         let endpoint = ready["S3_ENDPOINT"].clone();
         Cluster {
             scms,
-            om,
+            oms,
             datanodes,
             datanode_addresses,
             datanode_http,
             gateway,
-            om_http: om_ready["HTTP"].clone(),
+            om_http,
             gateway_http: ready["HTTP"].clone(),
             scm_addresses,
             scm_address,
             scm_ready,
-            om_address,
+            om_addresses,
             endpoint,
             binary: binary.to_owned(),
             options: options.clone(),
@@ -187,7 +196,7 @@ impl Cluster {
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Process> {
-        let metadata = self.scms.iter_mut().chain([&mut self.om]);
+        let metadata = self.scms.iter_mut().chain(&mut self.oms);
         metadata.chain(self.datanodes.iter_mut()).chain([&mut self.gateway])
     }
 
@@ -197,10 +206,16 @@ impl Cluster {
 
     /// Starts all processes at once, in no order, as after a power cut.
     pub fn start_all_again(&mut self) {
+        self.spawn_all_again();
+        self.wait_all_ready();
+    }
+
+    pub fn spawn_all_again(&mut self) {
         self.all().for_each(Process::spawn_again);
-        self.all().for_each(|process| {
-            process.wait_ready();
-        });
+    }
+
+    pub fn wait_all_ready(&mut self) {
+        self.all().for_each(|process| drop(process.wait_ready()));
     }
 }
 

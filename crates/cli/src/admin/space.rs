@@ -8,8 +8,8 @@ use crate::answer::Answer;
 use crate::table::{Cell, human_bytes, table};
 use proto::om::{GetSweepResponse, UnusedTotals};
 use proto::scm::{
-    ContainerSpace, DiskState, ExplainSpaceRequest, GetSpaceRequest, SetSwitchesRequest, SpaceOfContainers,
-    SpaceOfDisk, SpaceOfReplicas, SpaceStatus, SpaceWaiting,
+    ContainerSpace, DiskReport, DiskState, ExplainSpaceRequest, GetSpaceRequest, SetSwitchesRequest,
+    SpaceOfContainers, SpaceOfDisk, SpaceOfReplicas, SpaceStatus, SpaceWaiting,
 };
 use serde_json::{Value, json};
 use types::{Clock, SystemClock};
@@ -123,8 +123,19 @@ fn answer(space: &SpaceStatus, names: &Names) -> Answer {
     let headings = ["CONTAINERS", "COUNT", "REPLICAS", "LIVE", "DISCARDED", "HOLES", "DEAD", "ON DISK"];
     let rows: Vec<_> = space.containers.iter().map(state_row).collect();
     let mut text = table(headings, &rows) + "\n";
-    let headings =
-        ["NODE", "DISK", "REPLICAS", "LIVE", "DISCARDED", "HOLES", "DEAD", "ON DISK", "FREE", "CAPACITY"];
+    let headings = [
+        "NODE",
+        "DISK",
+        "REPLICAS",
+        "LIVE",
+        "DISCARDED",
+        "HOLES",
+        "DEAD",
+        "ON DISK",
+        "FREE",
+        "CAPACITY",
+        "NOW",
+    ];
     text += &table(headings, &space.disks.iter().map(disk_row).collect::<Vec<_>>());
     text += "\n";
     text += &(is_on(space) + &gone(space) + &dead(space) + &waiting(&space.waiting));
@@ -153,9 +164,9 @@ fn is_on(space: &SpaceStatus) -> String {
 
 fn gone(space: &SpaceStatus) -> String {
     format!(
-        "{} blocks are gone from all replicas since this SCM leads; {} containers were emptied and deleted; {} blocks are \
-         known to SCM one by one\n",
-        space.blocks_gone, space.containers_emptied, space.blocks_remembered
+        "{} blocks are gone from all replicas since this SCM leads, {} a second in the last minute; {} containers were \
+         emptied and deleted; {} blocks are known to SCM one by one\n",
+        space.blocks_gone, space.blocks_gone_per_second, space.containers_emptied, space.blocks_remembered
     )
 }
 
@@ -206,9 +217,9 @@ fn state_row(of: &SpaceOfContainers) -> [Cell; 8] {
     ]
 }
 
-fn disk_row(of: &SpaceOfDisk) -> [Cell; 10] {
+fn disk_row(of: &SpaceOfDisk) -> [Cell; 11] {
     let space = of.space.unwrap_or_default();
-    let of_disk = |bytes: fn(&proto::scm::DiskReport) -> u64| match &of.report {
+    let of_disk = |bytes: fn(&DiskReport) -> u64| match &of.report {
         Some(report) if report.state() != DiskState::Failed => human_bytes(bytes(report)),
         _ => "-".to_owned(),
     };
@@ -223,7 +234,21 @@ fn disk_row(of: &SpaceOfDisk) -> [Cell; 10] {
         human_bytes(space.disk_bytes).into(),
         of_disk(|report| report.free_bytes).into(),
         of_disk(|report| report.capacity_bytes).into(),
+        of.report.as_ref().map_or_else(String::new, gives_back).into(),
     ]
+}
+
+/// The words on what is given back on a disk.
+fn gives_back(report: &DiskReport) -> String {
+    let rate = match report.given_back_per_second {
+        0 => String::new(),
+        rate => format!("gives back {}/s", human_bytes(rate)),
+    };
+    let compacts = match report.compacting {
+        0 => String::new(),
+        container => format!("compacts container {container}"),
+    };
+    [rate, compacts].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 async fn explain(scm: &mut Scm, number: u64) -> anyhow::Result<Answer> {
@@ -310,6 +335,8 @@ fn disk_to_json(of: &SpaceOfDisk) -> Value {
         "space": replicas_to_json(of.space),
         "free_bytes": of.report.as_ref().map(|report| report.free_bytes),
         "capacity_bytes": of.report.as_ref().map(|report| report.capacity_bytes),
+        "given_back_per_second": of.report.as_ref().map(|report| report.given_back_per_second),
+        "compacting": of.report.as_ref().map(|report| report.compacting).filter(|container| *container != 0),
     })
 }
 
@@ -330,6 +357,7 @@ fn reclaim_to_json(space: &SpaceStatus) -> Value {
         "waiting": space.waiting.iter().map(waiting).collect::<Vec<_>>(),
         "blocks_remembered": space.blocks_remembered,
         "blocks_gone": space.blocks_gone,
+        "blocks_gone_per_second": space.blocks_gone_per_second,
         "containers_emptied": space.containers_emptied,
     })
 }

@@ -65,10 +65,7 @@ impl Processes {
                 let first = [ready["RPC"].clone()];
                 Reach::of(&first, &first, datanodes)
             }
-            Processes::Many(cluster) => {
-                let om = std::slice::from_ref(&cluster.om_address);
-                Reach::of(&cluster.scm_addresses, om, datanodes)
-            }
+            Processes::Many(cluster) => Reach::of(&cluster.scm_addresses, &cluster.om_addresses, datanodes),
         }
     }
 
@@ -78,8 +75,9 @@ impl Processes {
             Processes::Many(cluster) => {
                 let scms = (1..).map(|number| format!("scm{number}")).zip(&cluster.scms);
                 let datanodes = (1..).map(|number| format!("dn{number}")).zip(&cluster.datanodes);
-                let others = [("om".to_owned(), &cluster.om), ("gateway".to_owned(), &cluster.gateway)];
-                let named = scms.chain(datanodes).chain(others);
+                let oms = (1..).map(|number| format!("om{number}")).zip(&cluster.oms);
+                let named =
+                    scms.chain(oms).chain(datanodes).chain([("gateway".to_owned(), &cluster.gateway)]);
                 named.map(|(name, process)| (process, cluster.path().join(name))).collect()
             }
         }
@@ -100,8 +98,7 @@ impl Processes {
             }
             Processes::Many(cluster) => {
                 cluster.kill9_all();
-                let metadata = cluster.scms.iter_mut().chain([&mut cluster.om, &mut cluster.gateway]);
-                metadata.chain(&mut cluster.datanodes).for_each(Process::spawn_again);
+                cluster.spawn_all_again();
             }
         }
     }
@@ -110,10 +107,7 @@ impl Processes {
     pub(crate) fn wait_ready(&mut self) {
         match self {
             Processes::One { process, ready, .. } => *ready = process.wait_ready(),
-            Processes::Many(cluster) => {
-                let metadata = cluster.scms.iter_mut().chain([&mut cluster.om, &mut cluster.gateway]);
-                metadata.chain(&mut cluster.datanodes).for_each(|process| drop(process.wait_ready()));
-            }
+            Processes::Many(cluster) => cluster.wait_all_ready(),
         }
     }
 }

@@ -29,7 +29,6 @@ mod lost_scm_tail;
 mod old_copy;
 mod power_cut;
 mod pulled_disk;
-mod small_disk;
 mod stuck_pipelines;
 mod two_left;
 mod wiped_node;

@@ -30,6 +30,8 @@ pub(crate) struct Names {
     others: Vec<Process>,
     /// Further words of each OM's command line.
     om_args: String,
+    /// The place of the first OM's directory, if not beside the others.
+    first_meta: Option<PathBuf>,
     // Last, so that the processes end before their directories go.
     dir: TempDir,
 }
@@ -40,10 +42,15 @@ impl Names {
     }
 
     pub(crate) fn start_with(oms: usize, om_args: &str) -> Names {
+        Names::start_on(None, oms, om_args)
+    }
+
+    pub(crate) fn start_on(first_meta: Option<PathBuf>, oms: usize, om_args: &str) -> Names {
         let dir = tempfile::tempdir().unwrap();
         let scm = free_addresses(1).remove(0);
         let (oms_now, addresses, others) = Default::default();
-        let mut names = Names { scm, oms: oms_now, addresses, others, om_args: om_args.to_owned(), dir };
+        let om_args = om_args.to_owned();
+        let mut names = Names { scm, oms: oms_now, addresses, others, om_args, first_meta, dir };
         let line = format!(
             "--roles scm --rpc {} --meta {} --dead-after {DEAD_AFTER}",
             names.scm,
@@ -60,7 +67,8 @@ impl Names {
     }
 
     fn meta(&self, om: usize) -> PathBuf {
-        self.dir.path().join(format!("om{om}"))
+        let beside_others = || self.dir.path().join(format!("om{om}"));
+        self.first_meta.clone().filter(|_| om == 0).unwrap_or_else(beside_others)
     }
 
     fn add_om(&mut self) {
@@ -131,7 +139,7 @@ impl Names {
     }
 
     /// The place in `oms` of the one that leads, by its address.
-    fn leader(&self) -> usize {
+    pub(crate) fn leader(&self) -> usize {
         let group = self.until_some_leader();
         let replicas = group["replicas"].as_array().unwrap();
         let led = replicas.iter().find(|it| it["role"] == "leader").unwrap();
@@ -224,7 +232,7 @@ impl Names {
     }
 
     /// Runs `flotilla fs` until it succeeds.
-    fn until_fs(&self, args: &[&str]) {
+    pub(crate) fn until_fs(&self, args: &[&str]) {
         let give_up = Instant::now() + SOON;
         loop {
             let done = flotilla(&[&["fs", "--scm", &self.scm], args].concat(), None);
@@ -242,7 +250,7 @@ impl Names {
 
     /// Transfers until the leader is as meant: where the machine stands still meanwhile another one is
     /// elected after that.
-    fn transfer_until(&self, args: &[&str], is_meant: impl Fn(usize) -> bool) {
+    pub(crate) fn transfer_until(&self, args: &[&str], is_meant: impl Fn(usize) -> bool) {
         let give_up = Instant::now() + SOON;
         loop {
             self.transfer(args);
@@ -253,7 +261,7 @@ impl Names {
         }
     }
 
-    fn number_of(&self, om: usize) -> u64 {
+    pub(crate) fn number_of(&self, om: usize) -> u64 {
         let listed = admin_json(&self.scm, &["om", "roles"]);
         let is_it = |it: &&Value| it["address"] == self.addresses[om].as_str();
         listed.as_array().unwrap().iter().find(is_it).unwrap()["om"].as_u64().unwrap()

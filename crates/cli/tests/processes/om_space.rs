@@ -156,8 +156,8 @@ async fn they_come_back_whoever_dies_meanwhile() {
     delete(&s3, (0..OBJECTS).filter(goes)).await;
     for round in 0..3 {
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        cluster.om.kill9();
-        cluster.om.start_again();
+        cluster.oms[0].kill9();
+        cluster.oms[0].start_again();
         tokio::time::sleep(Duration::from_millis(1000)).await;
         cluster.scms[0].kill9();
         cluster.scms[0].start_again();

@@ -77,7 +77,7 @@ async fn listed(client: &Client) -> BTreeMap<String, u64> {
 }
 
 /// Live bytes of all replicas.
-fn live_bytes(scm: &str) -> u64 {
+pub(crate) fn live_bytes(scm: &str) -> u64 {
     let space = admin_json(scm, &["space"]);
     let of = |state: &Value| state["space"]["live_bytes"].as_u64().unwrap();
     space["containers"].as_array().unwrap().iter().map(of).sum()
@@ -103,14 +103,14 @@ async fn move_to(cluster: &Cluster, group: u64) {
 }
 
 /// Has what is open closed.
-fn close_all(scm: &str) {
+pub(crate) fn close_all(scm: &str) {
     for container in containers(scm, "open") {
         let container = container.to_string();
         let _ = flotilla(&["admin", "--scm", scm, "container", "close", &container], None);
     }
 }
 
-fn sweep_now(scm: &str) {
+pub(crate) fn sweep_now(scm: &str) {
     // While the root has no leader it is asked again.
     let _ = flotilla(&["admin", "--scm", scm, "sweep", "run"], None);
 }
@@ -278,10 +278,10 @@ async fn an_old_copy_of_the_only_oms_directory_costs_no_byte_of_what_the_right_o
     for n in 0..4 {
         s3.put(&key(n), body(n)).await.unwrap();
     }
-    let [meta, old, right] = ["om", "om-old", "om-right"].map(|name| cluster.path().join(name));
-    assert!(cluster.om.terminate().success());
+    let [meta, old, right] = ["om1", "om-old", "om-right"].map(|name| cluster.path().join(name));
+    assert!(cluster.oms[0].terminate().success());
     copy(&meta, &old);
-    cluster.om.start_again();
+    cluster.oms[0].start_again();
     for n in 4..12 {
         s3.put(&key(n), body(n)).await.unwrap();
     }
@@ -295,10 +295,10 @@ async fn an_old_copy_of_the_only_oms_directory_costs_no_byte_of_what_the_right_o
     })
     .await;
 
-    assert!(cluster.om.terminate().success());
+    assert!(cluster.oms[0].terminate().success());
     std::fs::rename(&meta, &right).unwrap();
     copy(&old, &meta);
-    cluster.om.start_again();
+    cluster.oms[0].start_again();
     assert_eq!(s3.get(&key(4)).await.unwrap(), None, "its names are those of before");
     let why = until_stopped(&scm).await;
     assert!(why.contains("put back to an older copy"), "{why}");
@@ -306,10 +306,10 @@ async fn an_old_copy_of_the_only_oms_directory_costs_no_byte_of_what_the_right_o
     tokio::time::sleep(Duration::from_secs(8)).await;
     assert_eq!(live_bytes(&cluster.scm_address), live);
 
-    assert!(cluster.om.terminate().success());
+    assert!(cluster.oms[0].terminate().success());
     std::fs::remove_dir_all(&meta).unwrap();
     std::fs::rename(&right, &meta).unwrap();
-    cluster.om.start_again();
+    cluster.oms[0].start_again();
     for n in 0..12 {
         assert!(s3.get(&key(n)).await.unwrap() == Some(body(n)), "object {n}");
     }

@@ -106,12 +106,16 @@ impl Compactor {
         let (container, counters) = (candidate.container, &self.disk.counters);
         let disk = self.disk.real.root().display();
         let began = Instant::now();
-        let why = match compact(&self.disk, &self.pipelines, container, &self.throttle).await {
+        counters.compacting.store(container.0, Ordering::Relaxed);
+        let ended = compact(&self.disk, &self.pipelines, container, &self.throttle).await;
+        counters.compacting.store(0, Ordering::Relaxed);
+        let why = match ended {
             Ok(Some(Done { written_bytes, removed_bytes })) => {
                 let given_back = removed_bytes.saturating_sub(written_bytes);
                 counters.compacted.fetch_add(1, Ordering::Relaxed);
                 counters.compaction_written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
                 counters.compaction_removed_bytes.fetch_add(removed_bytes, Ordering::Relaxed);
+                counters.compaction_given_back_bytes.fetch_add(candidate.dead_bytes, Ordering::Relaxed);
                 let took = began.elapsed();
                 info!(%container, %disk, written_bytes, removed_bytes, given_back, ?took, "compacted a container");
                 self.disk.inventory.looked().await;

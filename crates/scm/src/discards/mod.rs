@@ -16,6 +16,7 @@ use crate::tables::container_state;
 use crate::view;
 use crate::world::World;
 use obstacle::{Clear, clear, counted, deleted, is_dead};
+use parking::Rate;
 use planted::Bug;
 use proto::scm::{
     ContainerState, DiscardPortion, DiscardProgress, DiscardState, EmptiedContainer, NodeAddress,
@@ -128,6 +129,7 @@ pub(crate) struct Discards {
     rolled: BTreeMap<PipelineId, Instant>,
     /// The number of blocks that are gone since this leader began.
     pub(crate) blocks_gone: u64,
+    pub(crate) gone: Rate,
 }
 
 impl Discards {
@@ -146,6 +148,7 @@ impl Discards {
             failed: BTreeMap::new(),
             rolled: BTreeMap::new(),
             blocks_gone: 0,
+            gone: Rate::default(),
         }
     }
 
@@ -298,6 +301,7 @@ impl Discards {
     ) -> Vec<ContainerId> {
         let told = std::mem::take(&mut self.told);
         self.looks += 1;
+        self.gone.note(world.now, self.blocks_gone);
         self.failed.retain(|_, failed| world.now.saturating_duration_since(failed.at) < AVOID_FOR);
         self.rolled.retain(|_, at| world.now.saturating_duration_since(*at) < ROLL_INTERVAL);
         if let Some(since) = world.now.checked_sub(FORGOTTEN_AFTER) {

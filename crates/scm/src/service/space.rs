@@ -27,6 +27,7 @@ pub(super) fn status(leader: &Leader) -> SpaceStatus {
             waiting: waiting(discards.waiting(), world.now),
             blocks_remembered: discards.remembered() as u64,
             blocks_gone: discards.blocks_gone,
+            blocks_gone_per_second: discards.gone.per_second(),
             containers_emptied: emptied.count() as u64,
         }
     })

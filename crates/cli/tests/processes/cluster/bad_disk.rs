@@ -1,5 +1,5 @@
 use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
-use super::small_disk::SmallDisk;
+use crate::small_disk::SmallDisk;
 use proto::scm::DiskState;
 use std::time::{Duration, Instant};
 

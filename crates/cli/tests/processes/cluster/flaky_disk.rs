@@ -1,4 +1,4 @@
-use super::small_disk::{path, run};
+use crate::small_disk::{path, run};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 

@@ -1,7 +1,7 @@
 use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
-use super::small_disk::SmallDisk;
 use crate::commands::admin_once;
 use crate::drills::{assert_all_come_back, assert_all_there, assert_none_wrong};
+use crate::small_disk::SmallDisk;
 use proto::scm::{NodeState, PipelineState};
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown};
-use super::small_disk::SmallDisk;
 use crate::drills::assert_all_there;
+use crate::small_disk::SmallDisk;
 use std::time::{Duration, Instant};
 
 /// The size of the one file system that the disks of all datanodes are on: three times two pipelines with

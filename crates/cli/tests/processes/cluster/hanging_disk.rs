@@ -1,7 +1,7 @@
 use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
-use super::small_disk::SmallDisk;
 use crate::commands::flotilla;
 use crate::drills::{Readers, assert_all_there};
+use crate::small_disk::SmallDisk;
 use proto::scm::DiskState;
 use std::time::{Duration, Instant};
 

@@ -86,6 +86,7 @@ impl Drill {
     pub(super) async fn start(setup: Setup) -> Drill {
         let options = ClusterOptions {
             scms: setup.scms,
+            oms: 1,
             disks_per_datanode: setup.disks_per_datanode,
             pipelines_per_disk: setup.pipelines_per_disk,
             container_bytes_max: setup.container_bytes_max,

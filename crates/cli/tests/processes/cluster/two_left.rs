@@ -1,7 +1,7 @@
 use super::harness::{DEAD_AFTER, Drill, QUASI_CLOSE_AFTER, REPAIRED_WITHIN, Setup, Shown, stood_still};
-use super::small_disk::SmallDisk;
 use super::stuck_pipelines::leads;
 use crate::drills::assert_all_there;
+use crate::small_disk::SmallDisk;
 use proto::scm::{NodeState, PipelineState};
 use std::time::Instant;
 

@@ -52,7 +52,7 @@ impl House {
     }
 
     pub(super) fn processes(&self) -> impl Iterator<Item = &Process> {
-        let metadata = self.cluster.scms.iter().chain([&self.cluster.om]);
+        let metadata = self.cluster.scms.iter().chain(&self.cluster.oms);
         metadata.chain(&self.cluster.datanodes).chain([&self.cluster.gateway])
     }
 

@@ -4,14 +4,14 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// An ext4 of its own in a file, which a drill can fill or have turn read-only. Unmounted with the drill.
-pub(super) struct SmallDisk {
+pub(crate) struct SmallDisk {
     dir: TempDir,
 }
 
 impl SmallDisk {
     /// `None` where this process may not mount (it takes root and a free loop device), with the reason
     /// printed.
-    pub(super) fn mount(bytes: u64) -> Option<SmallDisk> {
+    pub(crate) fn mount(bytes: u64) -> Option<SmallDisk> {
         let dir = tempfile::tempdir().expect("make a temporary directory");
         let image = dir.path().join("image");
         let file = std::fs::File::create(&image).expect("create an image");
@@ -30,12 +30,12 @@ impl SmallDisk {
         }
     }
 
-    pub(super) fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.dir.path().join("mounted")
     }
 
     /// Takes all that is free but for so many bytes.
-    pub(super) fn fill_but(&self, left_bytes: u64) {
+    pub(crate) fn fill_but(&self, left_bytes: u64) {
         let mut ballast = std::fs::File::create(self.ballast()).expect("create ballast");
         let zeros = vec![0; 1 << 20];
         while ballast.write_all(&zeros).is_ok() {}
@@ -43,7 +43,7 @@ impl SmallDisk {
         ballast.set_len(bytes.saturating_sub(left_bytes)).expect("give some back");
     }
 
-    pub(super) fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         std::fs::remove_file(self.ballast()).expect("remove the ballast");
     }
 
@@ -53,20 +53,20 @@ impl SmallDisk {
 
     /// Has it hang: what is written or synced waits, until the answer is dropped. What is in memory can be
     /// read. `None` where this process may not, with the reason printed.
-    pub(super) fn freeze(&self) -> Option<Frozen<'_>> {
+    pub(crate) fn freeze(&self) -> Option<Frozen<'_>> {
         let frozen = run("fsfreeze", &["-f", path(&self.root())]).map(|_| Frozen { disk: self });
         frozen.inspect_err(|why| println!("SKIPPED: this drill freezes a file system: {why}")).ok()
     }
 
     /// As after an error that the kernel does not trust the file system after: reads go on, writes fail, also
     /// of open files.
-    pub(super) fn turn_read_only(&self) {
+    pub(crate) fn turn_read_only(&self) {
         run("mount", &["-o", "remount,abort", path(&self.root())]).expect("abort the file system");
     }
 }
 
 /// A disk that hangs.
-pub(super) struct Frozen<'a> {
+pub(crate) struct Frozen<'a> {
     disk: &'a SmallDisk,
 }
 
@@ -87,12 +87,12 @@ impl Drop for SmallDisk {
     }
 }
 
-pub(super) fn path(path: &Path) -> &str {
+pub(crate) fn path(path: &Path) -> &str {
     path.to_str().expect("temporary directories have plain names")
 }
 
 /// Runs a program, and returns what it prints.
-pub(super) fn run(program: &str, args: &[&str]) -> Result<String, String> {
+pub(crate) fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

@@ -1,0 +1,147 @@
+//! The disk of an OM is full, hangs, or fails: names go on where others have them, and say why where nobody
+//! has.
+
+use crate::commands::{admin_json, flotilla};
+use crate::om_members::Names;
+use crate::small_disk::SmallDisk;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Enough for a new OM and for what it keeps free.
+const DISK_BYTES: u64 = 256 << 20;
+/// Less than an OM keeps free.
+const LEFT_BYTES: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(60);
+/// What is refused at once takes no longer, on a machine that does other things too.
+const AT_ONCE: Duration = Duration::from_secs(15);
+const HANGS_FOR: Duration = Duration::from_secs(5);
+
+fn om_on(disk: &SmallDisk) -> Option<PathBuf> {
+    Some(disk.root().join("om"))
+}
+
+/// Three OMs of which the first has that disk, and leads the root.
+fn three_on(disk: &SmallDisk) -> Names {
+    let names = Names::start_on(om_on(disk), 3, "");
+    names.until_whole(3);
+    let first = names.number_of(0).to_string();
+    if names.leader() != 0 {
+        names.transfer_until(&["--to", &first], |leader| leader == 0);
+    }
+    names
+}
+
+/// Makes a bucket, and answers how long that took.
+fn make_bucket(names: &Names, bucket: &str) -> Duration {
+    let begun = Instant::now();
+    names.until_fs(&["-mkdir", "-p", &format!("/s3v/{bucket}")]);
+    begun.elapsed()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up = Instant::now() + SOON;
+    while !holds() {
+        assert!(Instant::now() < give_up, "{what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn status(names: &Names) -> String {
+    let told = flotilla(&["admin", "--scm", &names.scm, "--json", "status"], None);
+    String::from_utf8_lossy(&told.stdout).into_owned()
+}
+
+/// Waits until all members have the same of all groups.
+fn until_even(names: &Names) {
+    until("all have everything", || {
+        let applied = |group: &serde_json::Value| {
+            let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
+            replicas.iter().map(|it| it["applied_index"].to_string()).collect::<Vec<_>>()
+        };
+        names.groups().iter().map(applied).all(|applied| applied.windows(2).all(|two| two[0] == two[1]))
+    });
+}
+
+#[test]
+fn others_lead_while_the_disk_of_an_om_is_full_and_it_comes_back_without_a_restart() {
+    let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
+    let names = three_on(&disk);
+    make_bucket(&names, "before");
+    disk.fill_but(LEFT_BYTES);
+    println!("a bucket after {:?} on a full disk", make_bucket(&names, "meanwhile"));
+    until("another one leads", || names.leader() != 0);
+    until("an operator sees it", || status(&names).contains("disk full"));
+    make_bucket(&names, "later");
+    disk.make_room();
+    until_even(&names);
+    until("nobody complains", || !status(&names).contains("disk full"));
+    let listed = names.fs(&["-ls", "/s3v"]);
+    assert!(["before", "meanwhile", "later"].iter().all(|bucket| listed.contains(bucket)), "{listed}");
+    drop(names);
+}
+
+#[test]
+fn the_only_om_refuses_changes_while_its_disk_is_full_and_reads_go_on() {
+    let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
+    let names = Names::start_on(om_on(&disk), 1, "");
+    names.until_whole(1);
+    make_bucket(&names, "before");
+    disk.fill_but(LEFT_BYTES);
+    until("changes are refused", || {
+        let begun = Instant::now();
+        let refused = flotilla(&["fs", "--scm", &names.scm, "-mkdir", "/s3v/meanwhile"], None);
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        println!("{:?}: {why}", begun.elapsed());
+        !refused.status.success() && begun.elapsed() < AT_ONCE && why.contains("full")
+    });
+    assert!(names.fs(&["-ls", "/s3v"]).contains("before"));
+    disk.make_room();
+    make_bucket(&names, "later");
+    assert!(names.fs(&["-ls", "/s3v"]).contains("later"));
+    drop(names);
+}
+
+#[test]
+fn a_disk_that_hangs_for_some_seconds_costs_those_and_nothing_else() {
+    let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
+    let names = three_on(&disk);
+    make_bucket(&names, "before");
+    let took = {
+        let Some(frozen) = disk.freeze() else { return };
+        let making = std::thread::scope(|scope| {
+            let making = scope.spawn(|| make_bucket(&names, "meanwhile"));
+            std::thread::sleep(HANGS_FOR);
+            drop(frozen);
+            making.join()
+        });
+        making.unwrap()
+    };
+    println!("a bucket after {took:?}, while a disk hung for {HANGS_FOR:?}");
+    make_bucket(&names, "later");
+    until_even(&names);
+    let listed = names.fs(&["-ls", "/s3v"]);
+    assert!(["before", "meanwhile", "later"].iter().all(|bucket| listed.contains(bucket)), "{listed}");
+    drop(names);
+}
+
+#[test]
+fn others_lead_where_the_disk_of_an_om_fails() {
+    let Some(disk) = SmallDisk::mount(DISK_BYTES) else { return };
+    let names = three_on(&disk);
+    make_bucket(&names, "before");
+    disk.turn_read_only();
+    println!("a bucket after {:?} on a disk that failed", make_bucket(&names, "meanwhile"));
+    until("others lead all groups", || {
+        let leads = |group: &serde_json::Value| {
+            let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
+            replicas.iter().any(|it| it["role"] == "leader" && it["om"] != names.number_of(0))
+        };
+        names.groups().iter().all(leads)
+    });
+    make_bucket(&names, "later");
+    let troubles = admin_json(&names.scm, &["om", "groups"]).to_string();
+    println!("{troubles}\n{}", status(&names));
+    let listed = names.fs(&["-ls", "/s3v"]);
+    assert!(["before", "meanwhile", "later"].iter().all(|bucket| listed.contains(bucket)), "{listed}");
+    drop(names);
+}
