@@ -18,7 +18,8 @@ pub struct Idle {
 /// The cost of the first datanode, and that of all processes of the cluster together.
 pub async fn idle_cluster(cluster: &BlocksCluster, title: &str, measured: Duration) -> Vec<Idle> {
     let of = &cluster.cluster;
-    let processes = [&of.datanodes[0], &of.datanodes[1], &of.datanodes[2], &of.scms[0], &of.om, &of.gateway];
+    let processes =
+        [&of.datanodes[0], &of.datanodes[1], &of.datanodes[2], &of.scms[0], &of.oms[0], &of.gateway];
     let pids: Vec<u32> = processes.iter().map(|process| process.pid()).collect();
     let each = idle(&pids, measured).await;
     let sum = |of: fn(&Idle) -> f64| each.iter().map(of).sum::<f64>();
