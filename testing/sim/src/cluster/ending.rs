@@ -37,10 +37,14 @@ const DROPPED_AFTER: Duration = Duration::from_secs(120);
 /// leader (6 s), their members let go of them, and what they lack is deleted (60 s); a task that failed is
 /// given to another node, or to the same one after a minute, twice (120 s), and so is that of a node that
 /// could not hash or scrub a container (60 s); each container is scrubbed again (10 s). Copies take what
-/// their bytes take, besides.
+/// their bytes take, and logs that are read to their ends what their entries take, besides.
 const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10);
 /// The time that copies may take at least: some tens of MiB at 200 KiB/s.
 const COPIED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The time in which a member reads an entry's head when it ends by itself: a positioning of the slowest disk
+/// there is, beside a scrub and what the index writes there.
+const HEAD_READ: Duration = Duration::from_millis(3 * 32);
 
 /// The time that one round of scrubbing over all containers of a disk takes.
 const SCRUB_TAKES: Duration = Duration::from_secs(5);
@@ -82,7 +86,7 @@ impl Run {
             match self.unsettled() {
                 None if took >= scrubbed_after + *sound_since.get_or_insert(took) => return Ok(took),
                 None => continue,
-                Some(why) if took > SETTLED_WITHIN + self.copied_within() => {
+                Some(why) if took > SETTLED_WITHIN + self.copied_within() + self.read_within() => {
                     return Err(format!("no fault for {:.1} s, and {why}", took.as_secs_f64()));
                 }
                 Some(_) => sound_since = None,
@@ -95,6 +99,14 @@ impl Run {
         let Some(view) = self.views.newest() else { return COPIED_WITHIN };
         let bytes: u64 = view.containers.iter().map(|info| info.payload_bytes).sum();
         COPIED_WITHIN.max(Duration::from_secs(bytes / self.plan.datanode.copy_bytes_per_second))
+    }
+
+    /// The time in which a member could read the longest log.
+    fn read_within(&self) -> Duration {
+        let Some(view) = self.views.newest() else { return Duration::ZERO };
+        let told = view.containers.iter().flat_map(|info| &info.replicas);
+        let last = told.filter_map(|told| told.replica.as_ref()).map(|replica| replica.last_index).max();
+        HEAD_READ * u32::try_from(last.unwrap_or_default()).unwrap_or(u32::MAX)
     }
 
     /// Has an operator ask for all containers to be closed that have something in them.
