@@ -58,8 +58,8 @@ impl Default for ClusterOptions {
     }
 }
 
-/// One SCM or three, as many OMs and datanodes as wanted, one gateway: processes on free ports, in a temporary
-/// directory.
+/// One SCM or three, as many OMs and datanodes as wanted, one gateway: processes on free ports, in a
+/// temporary directory.
 pub struct Cluster {
     pub scms: Vec<Process>,
     pub oms: Vec<Process>,
@@ -69,7 +69,8 @@ pub struct Cluster {
     /// "http://host:port" of their metrics, in the same order; others after a restart.
     pub datanode_http: Vec<String>,
     pub gateway: Process,
-    /// "http://host:port" of the metrics of `oms`, in their order, and of the gateway's; others after a restart.
+    /// "http://host:port" of the metrics of `oms`, in their order, and of the gateway's; others after a
+    /// restart.
     pub om_http: Vec<String>,
     pub gateway_http: String,
     /// The addresses of `scms`, in their order.

@@ -14,9 +14,9 @@ const STAYS: Duration = Duration::from_secs(20);
 /// The p99 of reads: some ask the node that hangs first, for what is in its memory or not.
 const P99_MAX: Duration = Duration::from_secs(1);
 
-/// The disk of one of five datanodes hangs: what is written or synced there waits. SCM shows it, other members
-/// lead, pipelines elsewhere take the place of those that have one there, and readers find what they ask for.
-/// Once the disk goes on, so does its node, with what it has.
+/// The disk of one of five datanodes hangs: what is written or synced there waits. SCM shows it, other
+/// members lead, pipelines elsewhere take the place of those that have one there, and readers find what they
+/// ask for. Once the disk goes on, so does its node, with what it has.
 pub(super) async fn run() -> Option<Shown> {
     let disk = SmallDisk::mount(DISK_BYTES)?;
     let setup = Setup {

@@ -1,5 +1,5 @@
-//! Harm to whoever has a part in deletions: each is killed, leaders most often, and comes back; all lose power
-//! at once; a disk fills, and is emptied again.
+//! Harm to whoever has a part in deletions: each is killed, leaders most often, and comes back; all lose
+//! power at once; a disk fills, and is emptied again.
 
 use crate::commands::admin_once;
 use crate::small_disk::SmallDisk;

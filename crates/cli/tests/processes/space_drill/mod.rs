@@ -1,6 +1,6 @@
 //! Writers, overwriters, readers and deleters, and uploads that end nowhere, while gateways, OMs, SCMs and
-//! datanodes are killed, all lose power, a disk fills, and their bucket moves from group to group: nothing that
-//! was acknowledged is taken for garbage, all garbage goes, and `admin space` says what `du` does.
+//! datanodes are killed, all lose power, a disk fills, and their bucket moves from group to group: nothing
+//! that was acknowledged is taken for garbage, all garbage goes, and `admin space` says what `du` does.
 //!
 //! A short form is a test. `./dev drill space [--minutes N] [--seed S]` goes on for longer.
 
@@ -206,8 +206,8 @@ async fn all_goes_but_what_stays(cluster: &Cluster, s3: &S3, names: &[Name]) -> 
     Left { live_bytes, told_bytes, disk_bytes, gone_after }
 }
 
-/// An error says what is not as it is to be: no group of names waits for anything, no upload is left, datanodes
-/// have what names name and nothing else, and all containers are closed, with three equal replicas.
+/// An error says what is not as it is to be: no group of names waits for anything, no upload is left,
+/// datanodes have what names name and nothing else, and all containers are closed, with three equal replicas.
 fn is_gone(cluster: &Cluster, live_bytes_wanted: u64) -> Result<(), String> {
     let scm = &cluster.scm_address;
     let ended = admin_json(scm, &["om", "uploads", "--older-than", "1s", "--abort"]);
