@@ -108,8 +108,9 @@ pub(crate) fn is_shared<'a>(
     };
     let mut read = good.filter(tells).peekable();
     read.peek()?;
-    // Without a first record of its term the terms before it decide, which a replica tells that was read.
-    let is_unread = committed_mark == 0 && replica.terms.is_empty();
+    // Without a first record of its term the terms before it decide, which a replica tells that was read so
+    // far.
+    let is_unread = committed_mark == 0 && terms(replica).is_empty();
     match read.any(has_it) {
         // The term is that of the replica's last record; that of the committed entry is not known.
         _ if replica.committed_unread => None,
@@ -121,12 +122,17 @@ pub(crate) fn is_shared<'a>(
 /// Whether two replicas have the same terms before this one, of those that both tell of; one that has not
 /// been read tells of none.
 fn have_same_terms_before(term: u64, one: &ContainerReplica, other: &ContainerReplica) -> bool {
-    let (Some(first), Some(others_first)) = (one.terms.first(), other.terms.first()) else { return true };
+    let (Some(first), Some(others_first)) = (terms(one).first(), terms(other).first()) else { return true };
     let from = first.term.max(others_first.term);
     let told = |replica: &ContainerReplica| -> Vec<TermEnd> {
-        replica.terms.iter().filter(|end| (from..term).contains(&end.term)).copied().collect()
+        terms(replica).iter().filter(|end| (from..term).contains(&end.term)).copied().collect()
     };
     told(one) == told(other)
+}
+
+/// The terms of a replica, as far as it was read.
+fn terms(replica: &ContainerReplica) -> &[TermEnd] {
+    if replica.terms.is_empty() { &replica.terms_to_committed } else { &replica.terms }
 }
 
 /// Whether two good replicas have other bytes than each other. Either may have what was acknowledged. Hashes
@@ -276,6 +282,33 @@ mod tests {
             };
             assert_eq!(is_shared(&unread, [&good].into_iter()), None, "{unread:?}");
         }
+    }
+
+    /// A replica whose damage lies behind what it knows to be committed, before which there is nothing with a
+    /// body, was kept for ever where a good one could only be made in its place.
+    #[test]
+    fn what_stands_before_damage_tells_whether_it_is_shared() {
+        let terms = |of: &[(u64, u64, u32)]| {
+            let end = |&(term, last_index, mark): &(u64, u64, u32)| TermEnd { term, last_index, mark };
+            of.iter().map(end).collect::<Vec<_>>()
+        };
+        let check = |good: &[(u64, u64, u32)], damaged: &[(u64, u64, u32)], expect: bool| {
+            let good = ContainerReplica { terms: terms(good), ..ContainerReplica::default() };
+            let &(committed_term, committed_index, committed_mark) = damaged.last().unwrap();
+            let damaged = ContainerReplica {
+                committed_term,
+                committed_index,
+                committed_mark,
+                unhealthy: "a record is damaged".to_owned(),
+                terms_to_committed: terms(damaged),
+                ..ContainerReplica::default()
+            };
+            assert_eq!(is_shared(&damaged, [&good].into_iter()), Some(expect), "{damaged:?}");
+        };
+        check(&[(0, 0, 0), (1, 30, 7)], &[(0, 0, 0), (1, 1, 0)], true);
+        check(&[(1, 9, 7), (2, 70, 8)], &[(1, 9, 7), (2, 40, 0)], true);
+        check(&[(1, 9, 7), (2, 70, 8)], &[(1, 9, 6), (2, 40, 0)], false);
+        check(&[(1, 9, 7), (2, 70, 8)], &[(1, 30, 7), (2, 40, 0)], false);
     }
 
     #[test]

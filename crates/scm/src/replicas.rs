@@ -203,8 +203,9 @@ pub(crate) fn check_replica(replica: &ContainerReplica) -> Result<(), String> {
     if replica.state() == ReplicaState::Unspecified {
         return Err(format!("replica of container {container} has the unknown state {}", replica.state));
     }
-    if replica.terms.len() > TERMS_MAX {
-        return Err(format!("{} terms of container {container}", replica.terms.len()));
+    let terms = replica.terms.len().max(replica.terms_to_committed.len());
+    if terms > TERMS_MAX {
+        return Err(format!("{terms} terms of container {container}"));
     }
     if replica.hash.len() > TEXT_BYTES_MAX || replica.unhealthy.len() > TEXT_BYTES_MAX {
         return Err(format!("more than {TEXT_BYTES_MAX} bytes of text about container {container}"));

@@ -38,6 +38,8 @@ pub(crate) struct Replica {
     /// Whether the replica came from another node.
     pub copied: bool,
     pub terms: Terms,
+    /// The end of each term up to `committed`, where that alone was read.
+    pub terms_to_committed: Vec<TermEnd>,
     pub blocks: u64,
     pub payload_bytes: u64,
     pub disk_bytes: u64,
@@ -286,7 +288,8 @@ impl Replica {
             committed_index: committed.map_or(0, |end| end.last.index.0),
             committed_mark: committed.map_or(0, |end| mark(&end)),
             committed_unread: matches!(self.committed, Some(Committed::Unread(_))),
-            terms: self.terms.ends.iter().rev().take(TERMS_TOLD_MAX).rev().map(term_end).collect(),
+            terms: told(&self.terms.ends),
+            terms_to_committed: told(&self.terms_to_committed),
             lacks_earlier_terms: self.terms.ends.len() > TERMS_TOLD_MAX,
             copied: self.copied,
             discarded_blocks: self.discards.blocks,
@@ -297,6 +300,11 @@ impl Replica {
             checked_ms: self.checked_ms,
         }
     }
+}
+
+/// The terms that SCM hears of.
+fn told(ends: &[TermEnd]) -> Vec<proto::scm::TermEnd> {
+    ends.iter().rev().take(TERMS_TOLD_MAX).rev().map(term_end).collect()
 }
 
 fn term_end(end: &TermEnd) -> proto::scm::TermEnd {
@@ -320,6 +328,7 @@ impl Replica {
             committed: None,
             copied: false,
             terms: Terms::default(),
+            terms_to_committed: Vec::new(),
             blocks: 1,
             payload_bytes: 0,
             disk_bytes: 0,

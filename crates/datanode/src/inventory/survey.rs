@@ -7,7 +7,7 @@ use crate::container_reader::{ContainerReader, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::index::{Committed, Index, Measure, Terms};
+use crate::index::{Committed, Index, Measure, TermEnd, Terms};
 use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
 use crate::verdict::condemns;
@@ -153,14 +153,14 @@ impl Surveyor {
             (true, Some(measure)) => measure,
             (false, _) | (true, None) => Measure { used, ..Measure::default() },
         };
-        let committed = match record.state {
-            ContainerState::Open => None,
+        let (committed, terms_to_committed) = match record.state {
+            ContainerState::Open => (None, Vec::new()),
             ContainerState::Closed => match record.last {
                 Some(last) => {
                     let read = measure.facts.terms.last_to(last.index);
-                    Some(read.map_or(Committed::Unread(last), Committed::Read))
+                    (Some(read.map_or(Committed::Unread(last), Committed::Read)), Vec::new())
                 }
-                None => None,
+                None => (None, Vec::new()),
             },
             // The term is read from the segments, which is rare: without it the record is not to be told from
             // another that others have.
@@ -178,6 +178,7 @@ impl Surveyor {
             committed,
             copied: measure.copied,
             terms: measure.facts.terms,
+            terms_to_committed,
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             disk_bytes: used.bytes,
@@ -223,6 +224,7 @@ impl Surveyor {
             committed: None,
             copied: false,
             terms: Terms::default(),
+            terms_to_committed: Vec::new(),
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             disk_bytes: 0,
@@ -265,17 +267,19 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     Ok(measure)
 }
 
-/// The last record that this replica knows to be committed. Damage before that record hides its term, and
-/// makes it no older one.
+/// The last record that this replica knows to be committed, and, where the replica was not read as a whole,
+/// the terms up to there. Damage before that record hides its term, and makes it no older one.
 async fn last_committed(
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
     record: &ContainerRecord,
     measure: &Measure,
-) -> anyhow::Result<Option<Committed>> {
-    let Some(last) = record.last.filter(|_| record.committed > LogIndex(0)) else { return Ok(None) };
+) -> anyhow::Result<(Option<Committed>, Vec<TermEnd>)> {
+    let Some(last) = record.last.filter(|_| record.committed > LogIndex(0)) else {
+        return Ok((None, Vec::new()));
+    };
     if !measure.facts.terms.ends.is_empty() {
-        return Ok(measure.facts.terms.last_to(record.committed).map(Committed::Read));
+        return Ok((measure.facts.terms.last_to(record.committed).map(Committed::Read), Vec::new()));
     }
     let until = record.committed.min(last.index);
     let mut reader = ContainerReader::of(&disk.space, container, Reading::Whole).await?;
@@ -287,10 +291,11 @@ async fn last_committed(
             Err(failure) => return Err(failure.into()),
         }
     };
-    Ok(match is_read {
-        true => reader.contents().terms.last_to(until).map(Committed::Read),
-        false => Some(Committed::Unread(LogId { index: until, ..last })),
-    })
+    if !is_read {
+        return Ok((Some(Committed::Unread(LogId { index: until, ..last })), Vec::new()));
+    }
+    let terms = &reader.contents().terms;
+    Ok((terms.last_to(until).map(Committed::Read), terms.ends.clone()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::container_end::ContainerEnd;
 use crate::ending::Ender;
 use crate::index::keys;
 use crate::offline::tests::{FIRST, Left, SECOND, spec};
@@ -7,6 +8,7 @@ use crate::pipeline::PipelineOrder;
 use crate::pipelines::StoppedPipeline;
 use raft::{AddressBook, HostOptions, RaftHost};
 use rocksdb::WriteBatch;
+use types::LogIndex;
 
 /// A node with one disk, of which nobody knows anything yet.
 async fn surveyor(left: &Left) -> (Surveyor, Arc<DatanodeDisk>) {
@@ -191,4 +193,20 @@ async fn a_container_whose_compaction_has_a_damaged_record_is_told_as_unhealthy(
     assert!(replica.unhealthy.as_ref().is_some_and(|why| why.contains("compacted")), "{replica:?}");
     assert_eq!((replica.state, replica.released), (ContainerState::Closed, true));
     assert_eq!(disk.index.unhealthy(FIRST).unwrap(), replica.unhealthy);
+}
+
+/// SCM compares these: without them it keeps the replica for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_replica_that_nobody_read_the_terms_up_to_what_is_committed_are_told() {
+    let left = Left::new().await.copy();
+    let (surveyor, disk) = surveyor(&left).await;
+    let last = disk.index.container(FIRST).unwrap().unwrap().last;
+    let end = ContainerEnd { state: ContainerState::WithoutLog, last, committed: LogIndex(1) };
+    disk.index.set_end(FIRST, end).unwrap();
+    disk.mark_unhealthy(FIRST, "a record behind it is damaged".to_owned()).await;
+    surveyor.look_at_all().await;
+    let told = surveyor.inventory.get(FIRST).unwrap().to_proto(FIRST);
+    assert_eq!((told.committed_index, told.committed_unread, told.terms.len()), (1, false, 0), "{told:?}");
+    let last = told.terms_to_committed.last().map(|end| (end.term, end.last_index));
+    assert_eq!(last, Some((told.committed_term, 1)), "{told:?}");
 }
