@@ -27,7 +27,8 @@ pub trait Disk: Send + Sync + 'static {
     /// Removes a directory and all below it; what does not exist is removed already. Durable after
     /// [`Disk::sync_dir`] on its parent.
     fn remove_dir_all(&self, path: &str) -> IoFuture<()>;
-    /// Whether two names are of one file: not where one of them is not there. A disk that cannot tell says no.
+    /// Whether two names are of one file: not where one of them is not there. A disk that cannot tell says
+    /// no.
     fn is_same_file(&self, one: &str, other: &str) -> IoFuture<bool> {
         let _ = (one, other);
         Box::pin(std::future::ready(Ok(false)))
