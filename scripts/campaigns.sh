@@ -36,7 +36,7 @@ verb_crash() {
 
 help_fuzz() {
     cat <<'HELP'
-usage: ./dev fuzz [--minutes N | --cases N] [--seed S]
+usage: ./dev fuzz [log|messages|frames|handlers|om|s3] [--minutes N | --cases N] [--seed S]
 
 For N minutes (1 when not given): decodes records and hard states that were damaged, cut, spliced or made up, with checksums
 that fit or do not; damages whole data directories at rest and opens them; and lets the inspect tool look at all of it. Nothing
@@ -50,14 +50,21 @@ in between; to clusters of eight processes, which are thrown away, anything. Non
 an answer, nor when they start again from their disks. With --cases it gives the log engine, gRPC, its port, its handlers, and each of the
 gateway's five targets, N inputs instead, however long that takes (docs/security.md). Begins with seed S (1 when not given). Prints each finding with its replay, stops after five of them (of frames, after one); the last lines
 are JSON, one for each of the five: cases, seed, seeds, minutes, findings, targets. The exit status is 0 only without findings. --minutes 0 --seed S
-runs seed S alone. The whole suite, planted bugs included:  ./dev test /fuzz
+runs seed S alone. With a word it tries only the log engine, messages, frames, handlers, the handlers of names (om), or the gateway.
+The whole suite, planted bugs included:  ./dev test /fuzz
 HELP
 }
 
 verb_fuzz() {
-    local minutes=1 cases="" seed=1 report status=0
+    local minutes=1 cases="" seed=1 report status=0 part=""
+    local -a tried=(--workspace)
     while [[ $# -gt 0 ]]; do
         case $1 in
+        log | messages | frames | handlers | om | s3)
+            [[ -z $part ]] || usage_error fuzz "one of them, or all"
+            part=$1
+            shift
+            ;;
         --minutes | --cases | --seed)
             [[ ${2:-} =~ ^[0-9]{1,18}$ ]] || usage_error fuzz "$1 needs a number"
             case $1 in
@@ -76,8 +83,15 @@ verb_fuzz() {
     report=$scratch/fuzz.log
     # Everything but the result goes to stderr; libtest has its own last lines.
     [[ -z $cases ]] || export FLOTILLA_FUZZ_CASES=$cases
-    FLOTILLA_FUZZ_MINUTES=$minutes FLOTILLA_FUZZ_SEED=$seed \
-        cargo test --locked --workspace --test fuzz -- --exact campaign::campaign --nocapture 2>&1 | tee "$report" >&2 || status=$?
+    case $part in
+    log) tried=(--package flotilla-raftlog) ;;
+    messages) tried=(--package flotilla-proto) ;;
+    frames) tried=(--package flotilla-rpc) ;;
+    handlers | om) tried=(--package flotilla-cli) ;;
+    s3) tried=(--package flotilla-s3gw) ;;
+    esac
+    FLOTILLA_FUZZ_PART=$part FLOTILLA_FUZZ_MINUTES=$minutes FLOTILLA_FUZZ_SEED=$seed \
+        cargo test --locked "${tried[@]}" --test fuzz -- --exact campaign::campaign --nocapture 2>&1 | tee "$report" >&2 || status=$?
     # libtest begins the line with the test's name.
     grep -oE '\{"cases".*' "$report" || die "the fuzzer ended without a result"
     return "$status"

@@ -6,6 +6,8 @@ const FINDINGS_MAX: u64 = 5;
 /// A campaign of inputs that are made up, each from a seed that stands for itself: `--seed S --minutes 0`
 /// replays seed S alone.
 pub struct Campaign {
+    /// What of all is tried, as `./dev fuzz` names it; empty: all.
+    part: String,
     extent: Extent,
     started: Instant,
     first_seed: u64,
@@ -23,7 +25,7 @@ enum Extent {
 impl Campaign {
     /// The campaign that `./dev fuzz` asks for: `FLOTILLA_FUZZ_CASES` says how many cases, or
     /// `FLOTILLA_FUZZ_MINUTES` for how long, and `FLOTILLA_FUZZ_SEED` with which seed to begin. Where nobody
-    /// asks it is as many seeds as fit in a test.
+    /// asks it is as many seeds as fit in a test. `FLOTILLA_FUZZ_PART` is what of all it is to try.
     pub fn asked(seeds_in_tests: u64) -> Campaign {
         let minutes = number("FLOTILLA_FUZZ_MINUTES").map(|minutes| Duration::from_secs(60 * minutes));
         let extent = match (number("FLOTILLA_FUZZ_CASES"), minutes) {
@@ -32,12 +34,17 @@ impl Campaign {
             (None, None) => Extent::Seeds(seeds_in_tests),
         };
         let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
-        Campaign { extent, started: Instant::now(), first_seed, seeds: 0, findings: 0 }
+        let part = std::env::var("FLOTILLA_FUZZ_PART").unwrap_or_default();
+        Campaign { part, extent, started: Instant::now(), first_seed, seeds: 0, findings: 0 }
     }
 
     /// Whether this is the slice of the test command.
     pub fn is_slice(&self) -> bool {
         matches!(self.extent, Extent::Seeds(_))
+    }
+
+    pub fn part(&self) -> &str {
+        &self.part
     }
 
     pub fn seeds(&self) -> u64 {
@@ -65,9 +72,9 @@ impl Campaign {
     /// Notes that the last seed found something, and says how to see it again.
     pub fn found(&mut self, target: &str, why: &str) {
         self.findings += 1;
-        let seed = self.last_seed();
+        let (part, seed) = (&self.part, self.last_seed());
         println!("finding in {target}, seed {seed}: {why}");
-        println!("replay: ./dev fuzz --minutes 0 --seed {seed}");
+        println!("replay: ./dev fuzz {part} --minutes 0 --seed {seed}");
     }
 
     /// Prints what the campaign came to: the cases of each target, and whatever else its own counts are, as

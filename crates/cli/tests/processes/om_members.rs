@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(60);
 /// Shorter than operators would have it, so that a test need not wait for ten minutes.
 const DEAD_AFTER: &str = "15s";
 /// The number of groups of names of a new cluster.
-const GROUPS: usize = 4;
+pub(crate) const GROUPS: usize = 4;
 
 pub(crate) struct Names {
     pub(crate) scm: String,
@@ -99,7 +99,7 @@ impl Names {
     }
 
     pub(crate) fn groups(&self) -> Vec<Value> {
-        admin_json(&self.scm, &["om", "groups"]).as_array().cloned().unwrap_or_default()
+        groups(&self.scm)
     }
 
     /// The root.
@@ -113,23 +113,16 @@ impl Names {
     }
 
     pub(crate) fn until_groups(&self, count: usize, members: usize) -> Vec<Value> {
-        let is_whole = |group: &Value| {
-            let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
-            let all_vote = replicas.iter().all(|it| it["role"] == "leader" || it["role"] == "follower");
-            let is_led = replicas.iter().any(|it| it["role"] == "leader");
-            replicas.len() == members && all_vote && is_led && group["problem"] == ""
-        };
         let give_up = Instant::now() + SOON;
         loop {
-            let groups = self.groups();
-            if groups.len() == count && groups.iter().all(is_whole) {
-                return groups;
+            match whole_groups(&self.scm, count, members) {
+                Ok(groups) => return groups,
+                Err(groups) => assert!(
+                    Instant::now() < give_up,
+                    "not {count} groups of {members} members: {groups:#?}\n{}",
+                    self.logs()
+                ),
             }
-            assert!(
-                Instant::now() < give_up,
-                "not {count} groups of {members} members: {groups:#?}\n{}",
-                self.logs()
-            );
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -266,6 +259,23 @@ impl Names {
         let is_it = |it: &&Value| it["address"] == self.addresses[om].as_str();
         listed.as_array().unwrap().iter().find(is_it).unwrap()["om"].as_u64().unwrap()
     }
+}
+
+fn groups(scm: &str) -> Vec<Value> {
+    admin_json(scm, &["om", "groups"]).as_array().cloned().unwrap_or_default()
+}
+
+/// The groups of names where there are so many, each as it is wanted, led, and of so many members; else what
+/// there is.
+pub(crate) fn whole_groups(scm: &str, count: usize, members: usize) -> Result<Vec<Value>, Vec<Value>> {
+    let is_whole = |group: &Value| {
+        let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
+        let all_vote = replicas.iter().all(|it| it["role"] == "leader" || it["role"] == "follower");
+        let is_led = replicas.iter().any(|it| it["role"] == "leader");
+        replicas.len() == members && all_vote && is_led && group["problem"] == ""
+    };
+    let groups = groups(scm);
+    if groups.len() == count && groups.iter().all(is_whole) { Ok(groups) } else { Err(groups) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

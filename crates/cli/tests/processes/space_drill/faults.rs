@@ -1,9 +1,10 @@
-//! Harm to whoever has a part in deletions: each is killed, leaders most often, and comes back; all lose
-//! power at once; a disk fills, and is emptied again.
+//! Harm to whoever has a part in deletions: each is killed, leaders most often, and comes back; all are
+//! killed at once; a disk fills, and is emptied again.
 
 use crate::commands::admin_once;
 use crate::small_disk::SmallDisk;
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -21,6 +22,21 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The number of times that each kind of harm was done.
 pub(super) type Harm = BTreeMap<&'static str, u64>;
+
+/// The kinds of harm, and how often each comes in a round: the gateway most often, as it is in the middle of
+/// some PUT each time.
+const KINDS: [(&str, usize); 10] = [
+    ("all-killed", 1),
+    ("full-disk", 1),
+    ("gateway", 8),
+    ("om", 2),
+    ("om-leader", 3),
+    ("scm", 1),
+    ("scm-leader", 2),
+    ("pipeline-leader", 3),
+    ("datanode", 3),
+    ("datanode-away", 2),
+];
 
 /// A cluster, and the file system of its first disk where that has one of its own.
 pub(super) struct Store {
@@ -54,12 +70,15 @@ impl Faults {
 
 fn harm_until(over: &AtomicBool, mut store: Store, seed: u64) -> (Store, Harm) {
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut harm = Harm::new();
+    let (mut harm, mut to_come) = (Harm::new(), Vec::new());
     while !over.load(Ordering::Relaxed) {
-        let done = match random.random_range(0..26) {
-            0 => lose_power(&mut store.cluster),
-            1 => fill(over, &store),
-            drawn => kill(over, &mut store.cluster, drawn, &mut random),
+        if to_come.is_empty() {
+            to_come = round(store.first_disk.is_some(), &mut random);
+        }
+        let done = match to_come.pop().expect("a round has some") {
+            "all-killed" => kill_all(&mut store.cluster),
+            "full-disk" => fill(over, store.first_disk.as_ref().expect("it is in no round without")),
+            kind => kill(over, &mut store.cluster, kind, &mut random),
         };
         *harm.entry(done).or_default() += 1;
         rest(over, Duration::from_millis(random.random_range(200..2_000)));
@@ -67,55 +86,73 @@ fn harm_until(over: &AtomicBool, mut store: Store, seed: u64) -> (Store, Harm) {
     (store, harm)
 }
 
-fn lose_power(cluster: &mut Cluster) -> &'static str {
-    cluster.kill9_all();
-    cluster.start_all_again();
-    "power"
+/// Each kind of harm as often as it is to come, in some order.
+fn round(has_small_disk: bool, random: &mut SmallRng) -> Vec<&'static str> {
+    let kinds = KINDS.into_iter().filter(|(kind, _)| has_small_disk || *kind != "full-disk");
+    let mut round: Vec<_> = kinds.flat_map(|(kind, times)| std::iter::repeat_n(kind, times)).collect();
+    round.shuffle(random);
+    round
 }
 
-fn fill(over: &AtomicBool, store: &Store) -> &'static str {
-    let Some(disk) = &store.first_disk else { return "none" };
+/// The kinds of which there was none; a disk need not fill, as not every machine allows it.
+pub(super) fn missed(harm: &Harm) -> Vec<&'static str> {
+    let kinds = KINDS.into_iter().map(|(kind, _)| kind);
+    kinds.filter(|kind| *kind != "full-disk" && !harm.contains_key(kind)).collect()
+}
+
+fn kill_all(cluster: &mut Cluster) -> &'static str {
+    cluster.kill9_all();
+    cluster.start_all_again();
+    "all-killed"
+}
+
+fn fill(over: &AtomicBool, disk: &SmallDisk) -> &'static str {
     disk.fill_but(LEFT_BYTES);
     rest(over, FULL_FOR);
     disk.make_room();
     "full-disk"
 }
 
-fn kill(over: &AtomicBool, cluster: &mut Cluster, drawn: u32, random: &mut SmallRng) -> &'static str {
-    let away = Duration::from_millis(random.random_range(0..800));
-    let (name, process, away) = victim(cluster, drawn, away, random);
+fn kill(over: &AtomicBool, cluster: &mut Cluster, kind: &'static str, random: &mut SmallRng) -> &'static str {
+    let away = match kind {
+        "gateway" => Duration::ZERO,
+        "datanode-away" => AWAY,
+        _ => Duration::from_millis(random.random_range(0..800)),
+    };
+    let (done, process) = victim(cluster, kind, random);
     process.kill9();
     rest(over, away);
     process.start_again();
-    name
+    done
 }
 
-/// The gateway most often: it is in the middle of some PUT each time.
+/// The process that this kind of harm hits: where nobody says who leads, any of those that may, and another
+/// kind.
 fn victim<'a>(
     cluster: &'a mut Cluster,
-    drawn: u32,
-    away: Duration,
+    kind: &'static str,
     random: &mut SmallRng,
-) -> (&'static str, &'a mut Process, Duration) {
-    let [oms, scms, datanodes] = [cluster.oms.len(), cluster.scms.len(), cluster.datanodes.len()];
-    match drawn {
-        2..10 => ("gateway", &mut cluster.gateway, Duration::ZERO),
-        10..12 => ("om", &mut cluster.oms[random.random_range(0..oms)], away),
-        12..15 => match om_leader(cluster, random) {
-            Some(at) => ("om-leader", &mut cluster.oms[at], away),
-            None => ("om", &mut cluster.oms[random.random_range(0..oms)], away),
-        },
-        15 => ("scm", &mut cluster.scms[random.random_range(0..scms)], away),
-        16..18 => match scm_leader(cluster) {
-            Some(at) => ("scm-leader", &mut cluster.scms[at], away),
-            None => ("scm", &mut cluster.scms[random.random_range(0..scms)], away),
-        },
-        18..21 => match pipeline_leader(cluster, random) {
-            Some(at) => ("pipeline-leader", &mut cluster.datanodes[at], away),
-            None => ("datanode", &mut cluster.datanodes[random.random_range(0..datanodes)], away),
-        },
-        21..24 => ("datanode", &mut cluster.datanodes[random.random_range(0..datanodes)], away),
-        _ => ("datanode-away", &mut cluster.datanodes[random.random_range(0..datanodes)], AWAY),
+) -> (&'static str, &'a mut Process) {
+    let leader = match kind {
+        "om-leader" => om_leader(cluster, random),
+        "scm-leader" => scm_leader(cluster),
+        "pipeline-leader" => pipeline_leader(cluster, random),
+        _ => None,
+    };
+    let (any, all) = match kind {
+        "gateway" => return (kind, &mut cluster.gateway),
+        "om" | "om-leader" => ("om", &mut cluster.oms),
+        "scm" | "scm-leader" => ("scm", &mut cluster.scms),
+        "datanode" | "pipeline-leader" => ("datanode", &mut cluster.datanodes),
+        "datanode-away" => (kind, &mut cluster.datanodes),
+        _ => unreachable!("{kind} kills nobody"),
+    };
+    match leader {
+        Some(at) => (kind, &mut all[at]),
+        None => {
+            let at = random.random_range(0..all.len());
+            (any, &mut all[at])
+        }
     }
 }
 
