@@ -29,8 +29,8 @@ use crate::pipeline::PipelineOrder;
 use crate::verdict::condemns;
 use anyhow::{Context, ensure};
 use proto::scm::LogEnd;
-use raft::{RaftHost, Replay, ReplicaRecord, StateMachine};
-use raftlog::{EntryMeta, Log, LogState, OpenError, ReadError, owner_files};
+use raft::{Applied, RaftHost, Replay, ReplicaRecord, StateMachine};
+use raftlog::{EntryMeta, Log, LogState, OpenError, ReadError, WalkEnd, owner_files};
 use std::sync::Arc;
 use tracing::{info, warn};
 use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId};
@@ -184,27 +184,81 @@ impl Retired {
             Some(id) => log.id_at(id.index).await.is_ok_and(|there| there == id).then_some(id.index),
             None => None,
         };
-        // Whatever follows may be flushed with anything else on this disk: a crash must not make it look
-        // committed.
-        let first = self.order.first_container;
-        let machine = self.disk.index.with(move |index| {
-            let committed = index.note_known_committed(pipeline, at.max(hint))?;
-            let (machine, _) = PipelineMachine::new(index.clone(), pipeline, first, u64::MAX)?;
-            Ok(machine.knowing_committed(Some(committed)))
-        });
-        let mut rest = Rest { machine: machine.await?, replay: Replay::new(applied.as_ref())? };
+        let mut rest = self.rest(applied, hint).await?;
         let mut next = at.map_or(LogIndex(0), LogIndex::next);
         while next <= last.index {
             let metas = log.read_meta(next..last.index.next(), BATCH_MAX).await.context("read the log")?;
             next = metas.last().context("the log gave no entry")?.id.index.next();
-            rest = blocking(move || {
-                rest.apply(metas)?;
-                Ok(rest)
-            })
-            .await?;
+            rest = rest.with(metas).await?;
         }
-        self.note_last(log, last, rest.machine).await?;
+        let open = rest.machine.still_open();
+        let last_there = match open {
+            Some(open) => {
+                let metas = log.read_meta(last.index..last.index.next(), 1).await;
+                let metas = metas.context("read the log's last entry")?;
+                let meta = metas.first().context("the log's last entry is purged")?;
+                // After a roll nothing is in the open container yet.
+                Some(last).filter(|_| meta.place.owner == OwnerId::from(open))
+            }
+            None => None,
+        };
+        let known = rest.machine.known_committed();
+        self.note_last(ContainerState::QuasiClosed, open, last_there, known).await?;
         self.last_told(log, last).await
+    }
+
+    /// Begins to apply what the index has not. What is known to be committed is written down before that:
+    /// whatever follows may be flushed with anything else on this disk, and a crash must not make it look
+    /// committed.
+    async fn rest(&self, applied: Option<Applied>, hint: Option<LogIndex>) -> anyhow::Result<Rest> {
+        let (pipeline, first) = (self.order.pipeline, self.order.first_container);
+        let known = applied.as_ref().map(|applied| applied.id.index).max(hint);
+        let replay = Replay::new(applied.as_ref())?;
+        let machine = self.disk.index.with(move |index| {
+            let committed = index.note_known_committed(pipeline, known)?;
+            let (machine, _) = PipelineMachine::new(index.clone(), pipeline, first, u64::MAX)?;
+            Ok(machine.knowing_committed(Some(committed)))
+        });
+        Ok(Rest { machine: machine.await?, replay })
+    }
+
+    /// Applies the records that stand behind what is applied, in the open container and in those that its
+    /// rolls name, as the log would have that is lost.
+    async fn apply_what_stands(&self) -> anyhow::Result<()> {
+        let pipeline = self.order.pipeline;
+        let applied = self.disk.index.with(move |index| index.applied(pipeline)).await?;
+        let applied_to = applied.as_ref().map(|applied| applied.id);
+        let mut rest = self.rest(applied, None).await?;
+        let (mut ended, mut last) = (None, None);
+        while let Some(open) = rest.machine.still_open() {
+            let mut reader = ContainerReader::open(self.disk.space.disk(), open, Reading::Whole).await?;
+            let mut metas = Vec::new();
+            let is_damaged = loop {
+                match reader.next().await {
+                    Ok(Some(read)) => metas.push(read.walked.meta),
+                    Ok(None) => break false,
+                    Err(failure) if failure.condemns() => break true,
+                    Err(failure) => return Err(failure.into()),
+                }
+                if metas.len() == BATCH_MAX {
+                    rest = rest.with(behind(&mut metas, applied_to)).await?;
+                }
+            };
+            rest = rest.with(behind(&mut metas, applied_to)).await?;
+            (ended, last) = (Some(open), reader.contents().last);
+            if is_damaged || rest.machine.still_open() == Some(open) {
+                let was_there = self.disk.index.with(move |index| match applied_to {
+                    Some(id) => index.stands_in(open, id.index),
+                    None => Ok(false),
+                });
+                // What was applied was there, whatever can be read of it now.
+                let was_there = was_there.await?;
+                last = last.max(applied_to.filter(|_| was_there));
+                break;
+            }
+        }
+        // Of a log that ended in a roll to nothing it is the container before that which says that it is lost.
+        self.note_last(ContainerState::WithoutLog, ended, last, rest.machine.known_committed()).await
     }
 
     /// The last record that stands in a container of which SCM is told. The record of a leader that came
@@ -227,27 +281,29 @@ impl Retired {
             .map_or_else(LogEnd::default, |meta| log_end(ContainerId(meta.place.owner.0), last, last)))
     }
 
-    /// Quasi-closes the container that is still open, once all that ended without the group was read. Its
+    /// Ends the last container, once all that ended without the group was read; `last` is its last record. Its
     /// file comes first: whoever reads the container because the index says that it is over looks for where
     /// it ends, and takes it for damaged when nothing says so.
-    async fn note_last(&self, log: &Log, last: LogId, machine: PipelineMachine) -> anyhow::Result<()> {
+    async fn note_last(
+        &self,
+        state: ContainerState,
+        container: Option<ContainerId>,
+        last: Option<LogId>,
+        known_committed: LogIndex,
+    ) -> anyhow::Result<()> {
         for (container, last) in self.unconfirmed_rolls().await? {
             self.check_records(container, last).await?;
         }
-        let Some(open) = machine.still_open() else { return Ok(()) };
-        let metas =
-            log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
-        let meta = metas.first().context("the log's last entry is purged")?;
-        // After a roll nothing is in the open container yet.
-        let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
+        let Some(container) = container else { return Ok(()) };
         if let Some(last) = last {
-            self.check_records(open, last).await?;
+            self.check_records(container, last).await?;
         }
-        let end =
-            ContainerEnd { state: ContainerState::QuasiClosed, last, committed: machine.known_committed() };
+        let index = &self.disk.index;
+        let committed = index.with(move |index| index.committed_in(container, known_committed)).await?;
+        let end = ContainerEnd { state, last, committed };
         let _ending = self.disk.ending.lock().await;
-        end.write(&**self.disk.space.disk(), open).await?;
-        self.disk.index.with(move |index| index.set_end(open, end)).await
+        end.write(&**self.disk.space.disk(), container).await?;
+        index.with(move |index| index.set_end(container, end)).await
     }
 
     /// Containers that a roll ended which is not known to be committed, and their last records. One whose end
@@ -280,7 +336,7 @@ impl Retired {
             }
             let Contents { last: read_to, end, .. } = reader.contents();
             ensure!(
-                *read_to == Some(last),
+                *read_to == Some(last) && !matches!(end, Some(WalkEnd::Bad { .. })),
                 "it is to have {last:?}, and breaks off after {read_to:?}: {end:?}"
             );
             Ok(())
@@ -301,29 +357,21 @@ impl Retired {
         Ok(names.contains(&self.group().to_string()))
     }
 
-    /// Ends a replica whose log is lost or damaged with what was applied before: no more can be said of it.
+    /// Ends a replica whose log is lost or damaged with what stands in its containers: no more can be said of
+    /// it. How far that is committed only the log knew, beyond what was applied.
     async fn give_up(&self, failure: &anyhow::Error) -> anyhow::Result<()> {
-        self.file_forgotten().await?;
         let (open, state) = self.open_container().await?;
         let pipeline = self.order.pipeline;
-        let why = format!("the log of its pipeline cannot be read: {failure:#}");
-        if state != Some(ContainerState::Open) {
-            return Ok(());
+        if state == Some(ContainerState::Open) {
+            if self.was_never_in_use(open, failure).await? {
+                self.disk.index.with(move |index| index.end_unused(pipeline, open)).await?;
+            } else {
+                let why = format!("the log of its pipeline cannot be read: {failure:#}");
+                warn!(%pipeline, container = %open, why, "the open container ends with what stands there, which proves nothing");
+                self.apply_what_stands().await?;
+            }
         }
-        let index = &self.disk.index;
-        if self.was_never_in_use(open, failure).await? {
-            return index.with(move |index| index.end_unused(pipeline, open)).await;
-        }
-        warn!(%pipeline, container = %open, why, "the open container ends with what was applied, which proves nothing");
-        index
-            .with(move |index| {
-                let last = index.applied(pipeline)?.map(|applied| applied.id);
-                let known = index.known_committed(pipeline)?;
-                let committed = known.or(last.map(|last| last.index)).unwrap_or_default();
-                let committed = index.committed_in(open, committed)?;
-                index.set_end(open, ContainerEnd { state: ContainerState::WithoutLog, last, committed })
-            })
-            .await
+        self.file_forgotten().await
     }
 
     /// Files containers whose rows were not flushed: the log that would have applied them again is gone, and
@@ -477,13 +525,29 @@ struct Rest {
 }
 
 impl Rest {
-    fn apply(&mut self, metas: Vec<EntryMeta>) -> anyhow::Result<()> {
-        for meta in metas {
-            self.replay.push(meta)?;
+    /// Applies these, which come next.
+    async fn with(mut self, metas: Vec<EntryMeta>) -> anyhow::Result<Rest> {
+        if metas.is_empty() {
+            return Ok(self);
         }
-        let Some((batch, applied)) = self.replay.take() else { return Ok(()) };
-        self.machine.apply(batch, applied).map(drop)
+        blocking(move || {
+            for meta in metas {
+                self.replay.push(meta)?;
+            }
+            if let Some((batch, applied)) = self.replay.take() {
+                self.machine.apply(batch, applied)?;
+            }
+            Ok(self)
+        })
+        .await
     }
+}
+
+/// Those that are not applied; none is left in the list.
+fn behind(metas: &mut Vec<EntryMeta>, applied: Option<LogId>) -> Vec<EntryMeta> {
+    let mut metas = std::mem::take(metas);
+    metas.retain(|meta| applied.is_none_or(|applied| meta.id.index > applied.index));
+    metas
 }
 
 #[cfg(test)]

@@ -71,8 +71,12 @@ fn of_emptied(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
         _ if last_record(replica) > end => Quality::Ahead,
         _ if replica.last_index > record.last_index && !replica.copied => Quality::Ahead,
         _ if last_record(replica) == end => Quality::Stale,
-        _ if is_shared(replica, [&container].into_iter()) == Some(true) => Quality::Stale,
-        _ => Quality::Diverged,
+        _ if is_shared(replica, [&container].into_iter()) != Some(true) => Quality::Diverged,
+        // How far its records are committed only its log knew.
+        _ if is_without_log(replica) && shares_all(replica, [&container].into_iter()) != Some(true) => {
+            Quality::Ahead
+        }
+        _ => Quality::Stale,
     }
 }
 
@@ -83,51 +87,86 @@ pub(crate) fn is_empty(replica: &ContainerReplica) -> bool {
 }
 
 /// Whether what the replica knows to be committed stands in a good one, too; `None` as long as no good one
-/// has been read, and where those that have do not tell of terms that old. Two logs that have an entry of one
-/// term and one leader at one index have the same up to there. A term has one leader, unless a disk came back
-/// with old votes: so the terms before it must be the same as well, and each have the same first record with
-/// a body. What was not read of the replica proves nothing: `None`.
+/// has been read, and where those that have do not tell of terms that old. What was not read of the replica
+/// proves nothing: `None`.
 pub(crate) fn is_shared<'a>(
     replica: &ContainerReplica,
     good: impl Iterator<Item = &'a ContainerReplica>,
 ) -> Option<bool> {
-    let ContainerReplica { committed_term, committed_index, committed_mark, .. } = *replica;
-    if committed_index == 0 {
+    let (term, last_index) = (replica.committed_term, replica.committed_index);
+    if last_index == 0 {
         return Some(true);
     }
-    let has_it = |good: &ContainerReplica| {
-        let has_entry = |end: &TermEnd| {
-            end.term == committed_term
-                && committed_index <= end.last_index
-                && (committed_mark == 0 || committed_mark == end.mark)
-        };
-        good.terms.iter().any(has_entry) && have_same_terms_before(committed_term, replica, good)
-    };
+    let shared = stands_in(TermEnd { term, last_index, mark: replica.committed_mark }, replica, good);
+    // The term is that of the replica's last record; that of the committed entry is not known.
+    shared.filter(|_| !replica.committed_unread)
+}
+
+/// Whether all that the replica has stands in a good one, too; `None` as long as that is not known, also
+/// where the replica was not read as a whole.
+pub(crate) fn shares_all<'a>(
+    replica: &ContainerReplica,
+    good: impl Iterator<Item = &'a ContainerReplica>,
+) -> Option<bool> {
+    if last_record(replica) == LastRecord::default() && replica.unhealthy.is_empty() {
+        return Some(true);
+    }
+    let last = replica.terms.last()?;
+    let is_whole = LastRecord { term: last.term, index: last.last_index } == last_record(replica);
+    stands_in(*last, replica, good).filter(|_| is_whole)
+}
+
+pub(crate) fn is_without_log(replica: &ContainerReplica) -> bool {
+    replica.state() == ReplicaState::ReplicaWithoutLog
+}
+
+/// Whether an entry of the replica stands in a good one; `None` where that cannot be told. Two logs that have
+/// an entry of one term and one leader at one index have the same up to there. A term has one leader, unless
+/// a disk came back with old votes: so the terms before it must be the same as well, and each have the same
+/// first record with a body.
+fn stands_in<'a>(
+    entry: TermEnd,
+    replica: &ContainerReplica,
+    good: impl Iterator<Item = &'a ContainerReplica>,
+) -> Option<bool> {
     let tells = |good: &&ContainerReplica| {
-        good.terms.first().is_some_and(|first| first.term <= committed_term || !good.lacks_earlier_terms)
+        good.terms.first().is_some_and(|first| first.term <= entry.term || !good.lacks_earlier_terms)
     };
-    let mut read = good.filter(tells).peekable();
-    read.peek()?;
-    // Without a first record of its term the terms before it decide, which a replica tells that was read so
-    // far.
-    let is_unread = committed_mark == 0 && terms(replica).is_empty();
-    match read.any(has_it) {
-        // The term is that of the replica's last record; that of the committed entry is not known.
-        _ if replica.committed_unread => None,
-        true if is_unread => None,
-        is_shared => Some(is_shared),
+    let found: Vec<_> = good.filter(tells).map(|good| stands_in_one(entry, replica, good)).collect();
+    match found.contains(&Some(true)) {
+        true => Some(true),
+        false if found.is_empty() || found.contains(&None) => None,
+        false => Some(false),
     }
 }
 
-/// Whether two replicas have the same terms before this one, of those that both tell of; one that has not
-/// been read tells of none.
-fn have_same_terms_before(term: u64, one: &ContainerReplica, other: &ContainerReplica) -> bool {
-    let (Some(first), Some(others_first)) = (terms(one).first(), terms(other).first()) else { return true };
-    let from = first.term.max(others_first.term);
-    let told = |replica: &ContainerReplica| -> Vec<TermEnd> {
-        terms(replica).iter().filter(|end| (from..term).contains(&end.term)).copied().collect()
+fn stands_in_one(entry: TermEnd, replica: &ContainerReplica, good: &ContainerReplica) -> Option<bool> {
+    let is_it = |end: &TermEnd| {
+        end.term == entry.term
+            && entry.last_index <= end.last_index
+            && (entry.mark == 0 || entry.mark == end.mark)
     };
-    told(one) == told(other)
+    if !good.terms.iter().any(is_it) {
+        return Some(false);
+    }
+    let (mine, theirs) = (terms(replica), terms(good));
+    // A list that does not begin with its first term tells nothing of those before.
+    let first = |replica: &ContainerReplica| match replica.lacks_earlier_terms {
+        true => terms(replica).first().map_or(entry.term, |first| first.term),
+        false => 0,
+    };
+    let from = first(replica).max(first(good));
+    let before = |terms: &[TermEnd]| -> Vec<TermEnd> {
+        terms.iter().filter(|end| (from..entry.term).contains(&end.term)).copied().collect()
+    };
+    let (before_mine, before_theirs) = (before(mine), before(theirs));
+    // Nothing shows that two are of one history but a mark of the term itself, or what both tell of before.
+    let is_compared = entry.mark != 0 || from == 0 || !before_mine.is_empty();
+    match before_mine == before_theirs {
+        _ if mine.is_empty() => None,
+        true if !is_compared => None,
+        is_same => Some(is_same),
+    }
 }
 
 /// The terms of a replica, as far as it was read.
@@ -226,7 +265,9 @@ mod tests {
         };
         let check = |committed: (u64, u64), others: &[ContainerReplica], expect: Option<bool>| {
             let (committed_term, committed_index) = committed;
-            let terms = vec![TermEnd { term: committed_term, last_index: committed_index, mark: 0 }];
+            let last = TermEnd { term: committed_term, last_index: committed_index, mark: 0 };
+            let before = others.iter().flat_map(|other| &other.terms).filter(|end| end.term < committed_term);
+            let terms = before.copied().chain([last]).collect();
             let replica =
                 ContainerReplica { committed_term, committed_index, terms, ..ContainerReplica::default() };
             assert_eq!(is_shared(&replica, others.iter()), expect, "{committed:?}");
@@ -271,7 +312,8 @@ mod tests {
         check(0, &[(1, 9, 7), (2, 41, 0)], true);
         check(0, &[(1, 30, 7), (2, 41, 0)], false);
         check(0, &[(1, 9, 6), (2, 41, 0)], false);
-        check(8, &[(2, 44, 8)], true);
+        // It begins where the good one has long begun.
+        check(8, &[(2, 44, 8)], false);
         // Damage hides whose entry it is: another history's, of the same term, looks like this.
         for (committed_term, committed_unread) in [(3, true), (2, true), (2, false)] {
             let unread = ContainerReplica {
@@ -282,6 +324,71 @@ mod tests {
             };
             assert_eq!(is_shared(&unread, [&good].into_iter()), None, "{unread:?}");
         }
+    }
+
+    /// An old copy of a member came back: it led again in a term that had begun, and rolled to the same
+    /// container elsewhere. What that container has of the term before stands in the one that was away alone.
+    #[test]
+    fn terms_that_the_others_never_had_are_not_shared_though_theirs_begin_later() {
+        let terms = |of: &[(u64, u64, u32)]| {
+            let end = |&(term, last_index, mark): &(u64, u64, u32)| TermEnd { term, last_index, mark };
+            of.iter().map(end).collect::<Vec<_>>()
+        };
+        let of = |list: &[(u64, u64, u32)], lacks_earlier_terms| {
+            let (term, index, mark) = *list.last().unwrap();
+            ContainerReplica {
+                last_term: term,
+                last_index: index,
+                committed_term: term,
+                committed_index: index,
+                committed_mark: mark,
+                terms: terms(list),
+                lacks_earlier_terms,
+                ..ContainerReplica::default()
+            }
+        };
+        let check = |late: &ContainerReplica, good: &ContainerReplica, expect: Option<bool>| {
+            assert_eq!(is_shared(late, [good].into_iter()), expect, "{late:?}");
+            assert_eq!(shares_all(late, [good].into_iter()), expect, "{late:?}");
+        };
+        let late = of(&[(1, 45, 7), (2, 46, 0)], false);
+        check(&late, &of(&[(2, 91, 8)], false), Some(false));
+        check(&late, &of(&[(1, 45, 7), (2, 91, 8)], false), Some(true));
+        // A list that is cut tells nothing of the terms before it.
+        check(&late, &of(&[(2, 91, 8)], true), None);
+        let cut = of(&[(1, 45, 7), (2, 46, 0)], true);
+        check(&cut, &of(&[(0, 9, 3), (1, 45, 7), (2, 91, 8)], false), Some(true));
+        check(&cut, &of(&[(2, 91, 8)], false), Some(false));
+        check(&of(&[(1, 45, 7), (2, 50, 8)], false), &of(&[(2, 91, 8)], true), Some(true));
+    }
+
+    /// How far the records of a replica without its log are committed only the log knew.
+    #[test]
+    fn all_of_a_replica_is_shared_only_where_its_last_record_is() {
+        let end = |term, last_index, mark| TermEnd { term, last_index, mark };
+        let good =
+            ContainerReplica { terms: vec![end(1, 30, 7), end(3, 91, 8)], ..ContainerReplica::default() };
+        let check = |last: TermEnd, expect: Option<bool>| {
+            let without_log = ContainerReplica {
+                state: ReplicaWithoutLog as i32,
+                last_term: 2,
+                last_index: 45,
+                committed_term: 1,
+                committed_index: 20,
+                committed_mark: 7,
+                terms: vec![end(1, 30, 7), last],
+                ..ContainerReplica::default()
+            };
+            assert_eq!(is_shared(&without_log, [&good].into_iter()), Some(true));
+            assert_eq!(shares_all(&without_log, [&good].into_iter()), expect, "{last:?}");
+        };
+        check(end(2, 45, 6), Some(false));
+        // It was not read to its end.
+        check(end(2, 44, 6), None);
+        let mut short = ContainerReplica { last_term: 1, last_index: 25, ..ContainerReplica::default() };
+        short.terms = vec![end(1, 25, 7)];
+        assert_eq!(shares_all(&short, [&good].into_iter()), Some(true));
+        assert_eq!(shares_all(&ContainerReplica::default(), [&good].into_iter()), Some(true));
     }
 
     /// A replica whose damage lies behind what it knows to be committed, before which there is nothing with a
@@ -351,7 +458,10 @@ mod tests {
             ..ContainerRecord::default()
         };
         let check = |last: (u64, u64), committed: (u64, u64, u32), expect: Quality| {
+            let here = TermEnd { term: committed.0, last_index: committed.1, mark: committed.2 };
+            let before = record.terms.iter().filter(|end| end.term < committed.0).copied();
             let late = ContainerReplica {
+                terms_to_committed: before.chain([here]).collect(),
                 blocks: 3,
                 state: ReplicaQuasiClosed as i32,
                 last_term: last.0,

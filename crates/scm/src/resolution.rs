@@ -175,7 +175,7 @@ pub(crate) fn accept_loss(
             "node {node} is not dead and has not said all that it has: wait for it, or stop it for good"
         ));
     }
-    // Records that a member without its log has left were applied, so they are committed.
+    // Records that a member without its log has left may have been acknowledged.
     let rank = |member: &MemberView<'_>| {
         let node = member.node_id();
         let shows_its_end = shows_its_end(record, member, tables, nodes);

@@ -42,9 +42,13 @@ impl Index {
         container: ContainerId,
         committed: LogIndex,
     ) -> anyhow::Result<LogIndex> {
-        let Some(record) = self.container(container)? else { return Ok(committed) };
+        Ok(if self.stands_in(container, committed)? { committed } else { LogIndex(0) })
+    }
+
+    /// Whether an entry of a pipeline's log stands in the pipeline's last container, and not before it.
+    pub(crate) fn stands_in(&self, container: ContainerId, entry: LogIndex) -> anyhow::Result<bool> {
+        let Some(record) = self.container(container)? else { return Ok(true) };
         let before = self.container(record.previous)?.filter(|before| before.pipeline == record.pipeline);
-        let ends_at = before.and_then(|before| before.last).map_or(LogIndex(0), |last| last.index);
-        Ok(if committed > ends_at { committed } else { LogIndex(0) })
+        Ok(before.and_then(|before| before.last).is_none_or(|last| entry > last.index))
     }
 }

@@ -290,7 +290,7 @@ impl Replica {
             committed_unread: matches!(self.committed, Some(Committed::Unread(_))),
             terms: told(&self.terms.ends),
             terms_to_committed: told(&self.terms_to_committed),
-            lacks_earlier_terms: self.terms.ends.len() > TERMS_TOLD_MAX,
+            lacks_earlier_terms: self.terms.ends.len().max(self.terms_to_committed.len()) > TERMS_TOLD_MAX,
             copied: self.copied,
             discarded_blocks: self.discards.blocks,
             discards_digest: self.discards.digest,

@@ -282,7 +282,12 @@ async fn last_committed(
         return Ok((measure.facts.terms.last_to(record.committed).map(Committed::Read), Vec::new()));
     }
     let until = record.committed.min(last.index);
-    let mut reader = ContainerReader::of(&disk.space, container, Reading::Whole).await?;
+    let unread = (Some(Committed::Unread(LogId { index: until, ..last })), Vec::new());
+    let mut reader = match ContainerReader::of(&disk.space, container, Reading::Whole).await {
+        Ok(reader) => reader,
+        Err(failure) if condemns(&failure) => return Ok(unread),
+        Err(failure) => return Err(failure),
+    };
     let is_read = loop {
         match reader.next().await {
             Ok(Some(read)) if read.walked.meta.id.index < until => {}
@@ -292,7 +297,7 @@ async fn last_committed(
         }
     };
     if !is_read {
-        return Ok((Some(Committed::Unread(LogId { index: until, ..last })), Vec::new()));
+        return Ok(unread);
     }
     let terms = &reader.contents().terms;
     Ok((terms.last_to(until).map(Committed::Read), terms.ends.clone()))

@@ -177,9 +177,9 @@ impl Left {
         Left::with(entries(), 5).await
     }
 
-    /// The roll to the second container is all that is known of it to be committed.
-    pub(crate) async fn with_confirmed_roll() -> Left {
-        Left::with(entries(), 6).await
+    /// The index is as it was when so much was applied.
+    pub(crate) async fn with_index_of(applied: u64) -> Left {
+        Left::with(entries(), applied).await
     }
 
     /// A directory whose first container has small blocks ([`SMALL_BLOCKS`] of them) and larger ones, chunks

@@ -132,7 +132,9 @@ impl Retired {
             let record = index.container(container).unwrap();
             record.is_some_and(|record| index.has_applied(&record, LogIndex(at)).unwrap())
         };
-        let asked = [FIRST, SECOND].into_iter().flat_map(|container| (1..20).map(move |at| (container, at)));
+        // Where their records stand.
+        let asked = [(FIRST, 1..7), (SECOND, 7..20)].into_iter();
+        let asked = asked.flat_map(|(container, entries)| entries.map(move |at| (container, at)));
         asked.filter(|&(container, at)| serves(container, at)).collect()
     }
 
@@ -271,7 +273,8 @@ async fn a_replica_with_an_unconfirmed_roll_is_let_go_whatever_crashes() {
         let first = retired.record(FIRST).unwrap();
         assert_eq!((first.state, first.committed), (ContainerState::QuasiClosed, LogIndex(5)));
         let second = retired.record(SECOND).unwrap();
-        assert_eq!((second.state, second.committed), (ContainerState::QuasiClosed, LogIndex(5)));
+        // What is known to be committed stands in the first.
+        assert_eq!((second.state, second.committed), (ContainerState::QuasiClosed, LogIndex(0)));
     })
     .await;
 }
@@ -439,24 +442,59 @@ async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
     let second = retired.record(SECOND).unwrap();
     assert_eq!(
         (second.state, second.last, second.committed),
-        (ContainerState::WithoutLog, Some(id(8)), LogIndex(8))
+        (ContainerState::WithoutLog, Some(id(9)), LogIndex(8))
     );
     assert!(spec_file::read(&*retired.disk.real, PIPELINE).await.unwrap().is_none());
 }
 
-/// SCM keeps a replica that has what was committed in a container that is deleted. The roll that opened the
-/// container stands in the one before.
+/// Rows are flushed when a log is forgotten, and that waits while a member is away: what the lost log had
+/// acknowledged stands in the containers.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_known_committed_in_a_container_whose_log_was_lost_right_after_its_roll() {
-    let left = Left::with_confirmed_roll().await;
-    left.lose("groups/pipeline-3");
-    let retired = retired(&left, usize::MAX).await;
-    retired.let_go(&host()).await.unwrap();
-    let second = retired.record(SECOND).unwrap();
-    assert_eq!(
-        (second.state, second.last, second.committed),
-        (ContainerState::WithoutLog, Some(id(6)), LogIndex(0))
-    );
+async fn a_replica_without_its_log_has_what_stands_in_its_containers_however_old_its_rows_are() {
+    let whole = retired(&Left::with_index_of(9).await, usize::MAX).await.read_all().await;
+    // The first container, and up to where the second one is known to be committed.
+    let cases = [
+        (1, ContainerState::QuasiClosed, 0),
+        (5, ContainerState::QuasiClosed, 0),
+        // SCM keeps what is known to be committed: the roll that opened the second one stands in the first.
+        (6, ContainerState::Closed, 0),
+        (8, ContainerState::Closed, 8),
+    ];
+    for (applied, of_first, committed) in cases {
+        let left = Left::with_index_of(applied).await;
+        left.lose("groups/pipeline-3");
+        let retired = retired(&left, usize::MAX).await;
+        retired.let_go(&host()).await.unwrap();
+        let (first, second) = (retired.record(FIRST).unwrap(), retired.record(SECOND).unwrap());
+        assert_eq!((first.state, first.last), (of_first, Some(id(6))), "{applied}");
+        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(9))), "{applied}");
+        assert_eq!(second.committed, LogIndex(committed), "{applied}");
+        assert_eq!(retired.read_all().await, whole, "{applied}");
+        for container in [FIRST, SECOND] {
+            assert_eq!(retired.disk.index.unhealthy(container).unwrap(), None, "{applied}");
+        }
+    }
+}
+
+/// What is behind the damage may have been acknowledged: nobody takes what is left for a whole replica.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_without_its_log_says_what_is_damaged_of_it() {
+    let place = {
+        let whole = retired(&Left::with_index_of(9).await, usize::MAX).await;
+        let block = BlockId { container: SECOND, local: 8 };
+        whole.disk.index.pieces(block, 0..5, usize::MAX).unwrap()[0].place
+    };
+    // A body, and the head of another record.
+    for (at, last) in [(30_000, 9), (place.offset as usize + 20, 7)] {
+        let left = Left::with_index_of(5).await;
+        left.lose("groups/pipeline-3");
+        left.flip(&format!("containers/{:016x}/00000000.seg", SECOND.0), at);
+        let retired = retired(&left, usize::MAX).await;
+        retired.let_go(&host()).await.unwrap();
+        let second = retired.record(SECOND).unwrap();
+        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(last))), "{at}");
+        assert!(retired.disk.index.unhealthy(SECOND).unwrap().is_some(), "{at}");
+    }
 }
 
 /// The index has no log of its own: rows that were not flushed are gone with the process, and the log that

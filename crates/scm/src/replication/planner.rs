@@ -3,13 +3,13 @@
 
 use super::tasks::{Copies, Order, Tasks};
 use crate::member_view::MEMBERS;
-use crate::quality::{Discarded, Quality, differ, is_empty, is_shared, quality};
+use crate::quality::{Discarded, Quality, differ, is_empty, is_shared, is_without_log, quality, shares_all};
 use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
 use planted::Bug;
 use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DeleteReplica, NodeDuty, NodeState,
-    ReplicaState, TaskKind,
+    TaskKind,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -109,7 +109,9 @@ impl<'a> ContainerView<'a> {
     /// container without a block is only that of a leader that began a term there; of one with blocks it is
     /// not known whether they are those of the others. A replica whose log could not be read is as good as
     /// its end only where there is no better one: what damaged the log may have damaged its records. A
-    /// replica that is not good, and knows more committed than the good ones, is the last that has it.
+    /// replica that is not good, and knows more committed than the good ones, is the last that has it. How far
+    /// the records of one without its log are committed only the log knew: what the good ones do not have of
+    /// them may have been acknowledged.
     pub(crate) fn quality(&self, replica: &ContainerReplica) -> Quality {
         let alone = match quality(self.record, replica) {
             Quality::GoodUnmarked if self.is_without_log_beside_better(replica) => Quality::Bad,
@@ -120,22 +122,33 @@ impl<'a> ContainerView<'a> {
                 Quality::Diverged
             }
             Quality::Ahead if is_empty(replica) && self.good().next().is_some() => Quality::Stale,
+            Quality::Stale if is_without_log(replica) && self.may_have_more(replica) => Quality::Ahead,
             quality => quality,
         }
     }
 
     fn is_without_log_beside_better(&self, replica: &ContainerReplica) -> bool {
-        let has_its_log = |other: &ContainerReplica| {
-            quality(self.record, other).is_good() && other.state() != ReplicaState::ReplicaWithoutLog
-        };
+        let has_its_log =
+            |other: &ContainerReplica| quality(self.record, other).is_good() && !is_without_log(other);
         let mut there = self.replicas.iter().filter(|(node, _)| !self.on_dead_nodes.contains(node));
-        replica.state() == ReplicaState::ReplicaWithoutLog && there.any(|(_, other)| has_its_log(other))
+        is_without_log(replica) && there.any(|(_, other)| has_its_log(other))
     }
 
     /// Whether what the replica knows to be committed stands in a good one. Where it does not, the replica is
     /// all that is left of it, and never deleted; `None` as long as no good one has been read.
     pub(crate) fn is_shared(&self, replica: &ContainerReplica) -> Option<bool> {
         is_shared(replica, self.good())
+    }
+
+    /// Whether the replica has records that no good one has, or will never be read as a whole: then nobody will
+    /// know.
+    fn may_have_more(&self, replica: &ContainerReplica) -> bool {
+        shares_all(replica, self.good()).map_or(!replica.unhealthy.is_empty(), |shares_all| !shares_all)
+    }
+
+    /// Whether it is not known yet that all records of a replica stand in a good one, and will be.
+    fn is_yet_to_be_read(&self, replica: &ContainerReplica) -> bool {
+        replica.unhealthy.is_empty() && shares_all(replica, self.good()).is_none()
     }
 
     /// Whether a good replica has been read since it changed last: before that nothing shows that another one
@@ -306,6 +319,7 @@ impl<'a> Sorted<'a> {
             };
             // Either may be the last that has what was acknowledged.
             let is_in_doubt = match quality {
+                Quality::Stale if is_without_log(replica) && known.is_yet_to_be_read(replica) => true,
                 Quality::Stale => known.is_shared(replica) != Some(true),
                 Quality::Bad => !known.is_compared() || known.good_ones_differ(limits.nodes),
                 _ => false,
@@ -388,7 +402,7 @@ fn plan_marks(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> 
     let container = ContainerId(container);
     let unmarked = known.replicas.iter().filter(|(node, replica)| {
         known.quality(replica) == Quality::GoodUnmarked
-            && (limits.all_known || replica.state() != ReplicaState::ReplicaWithoutLog)
+            && (limits.all_known || !is_without_log(replica))
             && may_ask(*node, TaskKind::TaskClose, container, limits, tasks)
     });
     unmarked.map(|(node, _)| (*node, Order::Close { container, last_term, last_index })).collect()

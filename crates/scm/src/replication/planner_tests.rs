@@ -489,6 +489,48 @@ fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_de
     unread.check(&[ContainerDifferent], &[]);
 }
 
+/// How far its records are committed only its log knew: what no good one has of them may have been
+/// acknowledged, and so may what cannot be read.
+#[test]
+fn a_replica_without_its_log_goes_at_once_only_where_all_it_has_is_elsewhere() {
+    let ends = |of: &[(u64, u64)]| -> Vec<TermEnd> {
+        of.iter().map(|&(term, last_index)| TermEnd { term, last_index, mark: 0 }).collect()
+    };
+    let case = || {
+        let mut case = Case::new(&[1, 2, 4]);
+        case.record.last_term = 3;
+        for replica in case.replicas.values_mut() {
+            *replica = ContainerReplica { last_term: 3, terms: ends(&[(1, 7), (3, 10)]), ..replica.clone() };
+        }
+        case
+    };
+    let with = |last: (u64, u64), terms: &[(u64, u64)], unhealthy: &str| {
+        let replica = ContainerReplica {
+            last_term: last.0,
+            last_index: last.1,
+            blocks: 3,
+            committed_term: 1,
+            committed_index: 5,
+            terms: ends(terms),
+            terms_to_committed: if terms.is_empty() { ends(&[(1, 5)]) } else { Vec::new() },
+            unhealthy: unhealthy.to_owned(),
+            ..self::replica(1, ReplicaWithoutLog)
+        };
+        case().with(3, |it| *it = replica)
+    };
+    with((1, 6), &[(1, 6)], "").check(&[ContainerDifferent], &[(3, TaskDelete)]);
+    let more = with((2, 9), &[(1, 7), (2, 9)], "");
+    more.check(&[ContainerAhead], &[]);
+    Case { ahead_is_told: [NodeId(3)].into(), ..more }.check(&[ContainerAhead], &[(3, TaskDelete)]);
+    // It will be read.
+    with((2, 9), &[], "").check(&[ContainerDifferent], &[]);
+    // It never will.
+    let damaged = with((2, 9), &[], "a record");
+    damaged.check(&[ContainerAhead, ContainerUnhealthy], &[]);
+    let damaged = Case { ahead_is_told: [NodeId(3)].into(), ..damaged };
+    damaged.check(&[ContainerAhead, ContainerUnhealthy], &[(3, TaskDelete)]);
+}
+
 #[test]
 fn nodes_that_leave_count_as_their_duty_says() {
     let leaves = |duty| Case::new(&[1, 2, 3]).node(3, |node| node.duty = duty);
