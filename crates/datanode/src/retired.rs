@@ -14,7 +14,9 @@
 //! ```
 //!
 //! Every step may be repeated, and what follows a crash begins with the first. A replica that had ended with
-//! its pipeline is flushed instead of quasi-closed: the log that would apply it again goes.
+//! its pipeline is flushed instead of quasi-closed: the log that would apply it again goes. Where the log is
+//! lost, what stands in the containers is applied in its place, once SCM knows; each that no roll ended which
+//! is known to be committed is without its log then.
 
 use crate::blocking::blocking;
 use crate::container_end::{ContainerEnd, EndFile};
@@ -184,33 +186,31 @@ impl Retired {
             Some(id) => log.id_at(id.index).await.is_ok_and(|there| there == id).then_some(id.index),
             None => None,
         };
-        let mut rest = self.rest(applied, hint).await?;
+        let mut rest = self.begin_rest(applied, hint).await?;
         let mut next = at.map_or(LogIndex(0), LogIndex::next);
         while next <= last.index {
             let metas = log.read_meta(next..last.index.next(), BATCH_MAX).await.context("read the log")?;
             next = metas.last().context("the log gave no entry")?.id.index.next();
             rest = rest.with(metas).await?;
         }
-        let open = rest.machine.still_open();
-        let last_there = match open {
-            Some(open) => {
-                let metas = log.read_meta(last.index..last.index.next(), 1).await;
-                let metas = metas.context("read the log's last entry")?;
-                let meta = metas.first().context("the log's last entry is purged")?;
-                // After a roll nothing is in the open container yet.
-                Some(last).filter(|_| meta.place.owner == OwnerId::from(open))
-            }
-            None => None,
-        };
-        let known = rest.machine.known_committed();
-        self.note_last(ContainerState::QuasiClosed, open, last_there, known).await?;
+        for (container, last) in self.unconfirmed_rolls().await? {
+            self.check_records(container, last, Reading::Whole).await?;
+        }
+        if let Some(open) = rest.machine.still_open() {
+            let metas =
+                log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
+            let meta = metas.first().context("the log's last entry is purged")?;
+            // After a roll nothing is in the open container yet.
+            let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
+            self.end(open, ContainerState::QuasiClosed, last, Reading::Whole).await?;
+        }
         self.last_told(log, last).await
     }
 
     /// Begins to apply what the index has not. What is known to be committed is written down before that:
     /// whatever follows may be flushed with anything else on this disk, and a crash must not make it look
     /// committed.
-    async fn rest(&self, applied: Option<Applied>, hint: Option<LogIndex>) -> anyhow::Result<Rest> {
+    async fn begin_rest(&self, applied: Option<Applied>, hint: Option<LogIndex>) -> anyhow::Result<Rest> {
         let (pipeline, first) = (self.order.pipeline, self.order.first_container);
         let known = applied.as_ref().map(|applied| applied.id.index).max(hint);
         let replay = Replay::new(applied.as_ref())?;
@@ -223,42 +223,67 @@ impl Retired {
     }
 
     /// Applies the records that stand behind what is applied, in the open container and in those that its
-    /// rolls name, as the log would have that is lost.
-    async fn apply_what_stands(&self) -> anyhow::Result<()> {
+    /// rolls name, as the log would have that is lost. Answers the last record of the container that is open
+    /// then.
+    async fn apply_what_stands(&self) -> anyhow::Result<Option<LogId>> {
         let pipeline = self.order.pipeline;
         let applied = self.disk.index.with(move |index| index.applied(pipeline)).await?;
         let applied_to = applied.as_ref().map(|applied| applied.id);
-        let mut rest = self.rest(applied, None).await?;
-        let (mut ended, mut last) = (None, None);
+        let mut rest = self.begin_rest(applied, None).await?;
         while let Some(open) = rest.machine.still_open() {
-            let mut reader = ContainerReader::open(self.disk.space.disk(), open, Reading::Whole).await?;
-            let mut metas = Vec::new();
-            let is_damaged = loop {
-                match reader.next().await {
-                    Ok(Some(read)) => metas.push(read.walked.meta),
-                    Ok(None) => break false,
-                    Err(failure) if failure.condemns() => break true,
-                    Err(failure) => return Err(failure.into()),
-                }
-                if metas.len() == BATCH_MAX {
-                    rest = rest.with(behind(&mut metas, applied_to)).await?;
-                }
-            };
-            rest = rest.with(behind(&mut metas, applied_to)).await?;
-            (ended, last) = (Some(open), reader.contents().last);
-            if is_damaged || rest.machine.still_open() == Some(open) {
-                let was_there = self.disk.index.with(move |index| match applied_to {
+            let last;
+            (rest, last) = self.apply_container(rest, open, applied_to).await?;
+            if rest.machine.still_open() == Some(open) {
+                let was_here = self.disk.index.with(move |index| match applied_to {
                     Some(id) => index.stands_in(open, id.index),
                     None => Ok(false),
                 });
                 // What was applied was there, whatever can be read of it now.
-                let was_there = was_there.await?;
-                last = last.max(applied_to.filter(|_| was_there));
-                break;
+                let was_here = was_here.await?;
+                return Ok(last.max(applied_to.filter(|_| was_here)));
             }
         }
-        // Of a log that ended in a roll to nothing it is the container before that which says that it is lost.
-        self.note_last(ContainerState::WithoutLog, ended, last, rest.machine.known_committed()).await
+        Ok(None)
+    }
+
+    /// Applies what stands in a container behind what is applied, as far as it can be read; answers its last
+    /// record. It is read from the disk: how it ends is written down, and the page cache may show what a sync
+    /// that failed has lost.
+    async fn apply_container(
+        &self,
+        mut rest: Rest,
+        container: ContainerId,
+        applied: Option<LogId>,
+    ) -> anyhow::Result<(Rest, Option<LogId>)> {
+        let opened = ContainerReader::open(self.disk.space.disk(), container, Reading::FromDisk(0)).await;
+        let mut reader = match opened {
+            Err(failure) if condemns(&failure) => return Ok((rest, None)),
+            opened => opened?,
+        };
+        loop {
+            let mut metas = Vec::new();
+            let goes_on = loop {
+                if metas.len() == BATCH_MAX {
+                    break true;
+                }
+                match reader.next().await {
+                    Ok(Some(read)) => {
+                        let index = read.walked.meta.id.index;
+                        let is_new = applied.is_none_or(|applied| index > applied.index);
+                        if is_new && !read.is_discarded && !reader.is_known_repeat(index) {
+                            metas.push(read.walked.meta);
+                        }
+                    }
+                    Ok(None) => break false,
+                    Err(failure) if failure.condemns() => break false,
+                    Err(failure) => return Err(failure.into()),
+                }
+            };
+            rest = rest.with(metas).await?;
+            if !goes_on {
+                return Ok((rest, reader.contents().last));
+            }
+        }
     }
 
     /// The last record that stands in a container of which SCM is told. The record of a leader that came
@@ -281,29 +306,28 @@ impl Retired {
             .map_or_else(LogEnd::default, |meta| log_end(ContainerId(meta.place.owner.0), last, last)))
     }
 
-    /// Ends the last container, once all that ended without the group was read; `last` is its last record. Its
-    /// file comes first: whoever reads the container because the index says that it is over looks for where
-    /// it ends, and takes it for damaged when nothing says so.
-    async fn note_last(
+    /// Ends a container that no roll ended which is known to be committed, once it was read; `last` is its
+    /// last record. Its file comes first: whoever reads the container because the index says that it is over
+    /// looks for where it ends, and takes it for damaged when nothing says so.
+    async fn end(
         &self,
+        container: ContainerId,
         state: ContainerState,
-        container: Option<ContainerId>,
         last: Option<LogId>,
-        known_committed: LogIndex,
+        reading: Reading,
     ) -> anyhow::Result<()> {
-        for (container, last) in self.unconfirmed_rolls().await? {
-            self.check_records(container, last).await?;
-        }
-        let Some(container) = container else { return Ok(()) };
         if let Some(last) = last {
-            self.check_records(container, last).await?;
+            self.check_records(container, last, reading).await?;
         }
-        let index = &self.disk.index;
-        let committed = index.with(move |index| index.committed_in(container, known_committed)).await?;
-        let end = ContainerEnd { state, last, committed };
+        let pipeline = self.order.pipeline;
+        let committed = self.disk.index.with(move |index| {
+            let known = index.known_committed(pipeline)?.unwrap_or_default();
+            index.committed_in(container, known)
+        });
+        let end = ContainerEnd { state, last, committed: committed.await? };
         let _ending = self.disk.ending.lock().await;
         end.write(&**self.disk.space.disk(), container).await?;
-        index.with(move |index| index.set_end(container, end)).await
+        self.disk.index.with(move |index| index.set_end(container, end)).await
     }
 
     /// Containers that a roll ended which is not known to be committed, and their last records. One whose end
@@ -328,9 +352,14 @@ impl Retired {
     /// Reads all that is in the container, to its last record, before its replica says how it ended: SCM
     /// takes the end of the member whose log is longest, and nobody could make a copy of one that is damaged.
     /// What the log knows to be durable is not read when it is opened.
-    async fn check_records(&self, container: ContainerId, last: LogId) -> anyhow::Result<()> {
+    async fn check_records(
+        &self,
+        container: ContainerId,
+        last: LogId,
+        reading: Reading,
+    ) -> anyhow::Result<()> {
         let read = async {
-            let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
+            let mut reader = ContainerReader::open(self.disk.space.disk(), container, reading).await?;
             while let Some(record) = reader.next().await? {
                 reader.check_body(&record).await?;
             }
@@ -367,9 +396,17 @@ impl Retired {
                 self.disk.index.with(move |index| index.end_unused(pipeline, open)).await?;
             } else {
                 let why = format!("the log of its pipeline cannot be read: {failure:#}");
-                warn!(%pipeline, container = %open, why, "the open container ends with what stands there, which proves nothing");
-                self.apply_what_stands().await?;
+                warn!(%pipeline, container = %open, why, "its containers end with what stands in them, which proves nothing");
+                let last = self.apply_what_stands().await?;
+                let (open, state) = self.open_container().await?;
+                // After the pipeline's last roll none is open.
+                if state == Some(ContainerState::Open) {
+                    self.end(open, ContainerState::WithoutLog, last, Reading::FromDisk(0)).await?;
+                }
             }
+        }
+        for (container, last) in self.unconfirmed_rolls().await? {
+            self.end(container, ContainerState::WithoutLog, Some(last), Reading::FromDisk(0)).await?;
         }
         self.file_forgotten().await
     }
@@ -479,12 +516,17 @@ impl Retired {
         if !matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog) {
             return Ok(());
         }
-        let end = ContainerEnd { state, last, committed };
+        // A roll notes how far the log is known to be committed, which may be in a container before this one.
+        let here = self.disk.index.with(move |index| index.committed_in(container, committed)).await?;
+        let end = ContainerEnd { state, last, committed: here };
         let disk = self.disk.space.disk();
         if ContainerEnd::file(&**disk, container).await? != EndFile::Says(end) {
             end.write(&**disk, container).await?;
         }
-        Ok(())
+        match here == committed {
+            true => Ok(()),
+            false => self.disk.index.with(move |index| index.set_end(container, end)).await,
+        }
     }
 }
 
@@ -525,7 +567,7 @@ struct Rest {
 }
 
 impl Rest {
-    /// Applies these, which come next.
+    /// Applies those that come next.
     async fn with(mut self, metas: Vec<EntryMeta>) -> anyhow::Result<Rest> {
         if metas.is_empty() {
             return Ok(self);
@@ -541,13 +583,6 @@ impl Rest {
         })
         .await
     }
-}
-
-/// Those that are not applied; none is left in the list.
-fn behind(metas: &mut Vec<EntryMeta>, applied: Option<LogId>) -> Vec<EntryMeta> {
-    let mut metas = std::mem::take(metas);
-    metas.retain(|meta| applied.is_none_or(|applied| meta.id.index > applied.index));
-    metas
 }
 
 #[cfg(test)]

@@ -74,6 +74,12 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>, tasks: &Tasks) -> Waiting
                 && match known.quality(replica) {
                     Quality::Diverged => true,
                     // The replica is not compared yet, or cannot be.
+                    Quality::Stale | Quality::Ahead | Quality::Bad
+                        if known.may_have_acknowledged_more(replica)
+                            || known.is_yet_to_be_compared(replica) =>
+                    {
+                        true
+                    }
                     Quality::Stale | Quality::Ahead => is_closed && known.is_shared(replica) != Some(true),
                     // The replica cannot be read at the moment.
                     Quality::Unfinished => is_closed && known.pipeline_over,

@@ -103,7 +103,7 @@ fn decides<'a>(
     let record = pipeline.record;
     let has_proved = |member: &&MemberView<'_>| has_proved_all(record, member, tables, nodes, since);
     let proved: Vec<_> = pipeline.members.iter().filter(has_proved).collect();
-    // A replica of a member without its log breaks off somewhere, and is found to be damaged before long.
+    // What damaged the log of a member may have damaged its replicas.
     let is_damaged = |node: NodeId| is_damaged(container, node, nodes) && !planted::has(Bug::LogsNeedNoProof);
     let whole: Vec<_> = proved.iter().copied().filter(|member| !is_damaged(member.node_id())).collect();
     let best = |members: Vec<&'a MemberView<'a>>| {

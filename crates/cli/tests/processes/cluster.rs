@@ -47,7 +47,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 30] = [
+const DRILLS: [(&str, Run); 31] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -65,6 +65,7 @@ const DRILLS: [(&str, Run); 30] = [
     ("cut-leader", || Box::pin(async { Some(cut_leader::run().await) })),
     ("old-copy", || Box::pin(async { Some(old_copy::in_one_container().await) })),
     ("old-copies", || Box::pin(async { Some(old_copy::in_many_containers().await) })),
+    ("old-copy-led", || Box::pin(async { Some(old_copy::that_ended_with_a_leader().await) })),
     ("full-follower", || Box::pin(full_follower::run())),
     ("full-and-lost", || Box::pin(full_follower::and_lost())),
     ("two-left", || Box::pin(async { Some(two_left::run().await) })),

@@ -105,10 +105,6 @@ impl PipelineMachine {
         PipelineMachine { committed_to: to, ..self }
     }
 
-    pub(crate) fn known_committed(&self) -> LogIndex {
-        self.committed_to.unwrap_or_default()
-    }
-
     /// The container that more could be written to.
     pub(crate) fn still_open(&self) -> Option<ContainerId> {
         let (container, record) = &self.open;

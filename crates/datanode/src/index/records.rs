@@ -128,8 +128,8 @@ pub(crate) enum ContainerState {
     Closed = 2,
     /// Ends where this replica's log ended: perhaps incomplete, perhaps with more than was ever committed.
     QuasiClosed = 3,
-    /// Ends where this replica had applied its log, which is lost or damaged: it may lack what this very
-    /// replica acknowledged.
+    /// Ends with what stands on the disk of a log that is lost or damaged: it may lack what this very replica
+    /// acknowledged, or have more.
     WithoutLog = 4,
 }
 

@@ -165,16 +165,21 @@ impl Left {
 
     /// A directory whose pipeline has ended, which is applied.
     pub(crate) async fn ended() -> Left {
+        Left::ended_with_index_of(11).await
+    }
+
+    /// [`Left::ended`], and the index is as it was when so much was applied.
+    pub(crate) async fn ended_with_index_of(applied: u64) -> Left {
         let mut entries = entries();
         let roll = RollCommand { next_container: END.0, ends_pipeline: true };
         entries.push(command(10, pipeline_command::Command::Roll(roll), Vec::new(), Some(OwnerId(END.0))));
         entries.push(chunk(11, 6, 0, 0, 7, true));
-        Left::with(entries, 11).await
+        Left::with(entries, applied).await
     }
 
     /// The roll to the second container is in the log, and not known to be committed.
     pub(crate) async fn with_unconfirmed_roll() -> Left {
-        Left::with(entries(), 5).await
+        Left::with_index_of(5).await
     }
 
     /// The index is as it was when so much was applied.

@@ -454,8 +454,9 @@ async fn a_replica_without_its_log_has_what_stands_in_its_containers_however_old
     let whole = retired(&Left::with_index_of(9).await, usize::MAX).await.read_all().await;
     // The first container, and up to where the second one is known to be committed.
     let cases = [
-        (1, ContainerState::QuasiClosed, 0),
-        (5, ContainerState::QuasiClosed, 0),
+        // The roll need not have been committed.
+        (1, ContainerState::WithoutLog, 0),
+        (5, ContainerState::WithoutLog, 0),
         // SCM keeps what is known to be committed: the roll that opened the second one stands in the first.
         (6, ContainerState::Closed, 0),
         (8, ContainerState::Closed, 8),
@@ -472,6 +473,49 @@ async fn a_replica_without_its_log_has_what_stands_in_its_containers_however_old
         assert_eq!(retired.read_all().await, whole, "{applied}");
         for container in [FIRST, SECOND] {
             assert_eq!(retired.disk.index.unhealthy(container).unwrap(), None, "{applied}");
+        }
+    }
+}
+
+/// Also where the log that is lost ended with its pipeline, and where the first try is cut short.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_without_its_log_says_so_whatever_crashes() {
+    let lost = async |left: Left| {
+        left.lose("groups/pipeline-3");
+        left
+    };
+    let templates = [
+        (lost(Left::with_index_of(5).await).await, 9),
+        (lost(Left::ended_with_index_of(5).await).await, 10),
+        (lost(Left::ended_with_index_of(8).await).await, 10),
+    ];
+    for ((template, last), memory) in
+        templates.iter().flat_map(|of| [(of, Memory::Lost), (of, Memory::Flushed)])
+    {
+        let copy = template.copy();
+        let whole = retired(&copy, usize::MAX).await;
+        whole.let_go(&host()).await.unwrap();
+        let (blocks, ends) = (whole.read_all().await, whole.ends());
+        assert_eq!(whole.record(END), None);
+        let second = whole.record(SECOND).unwrap();
+        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(*last))));
+        for changes in 0.. {
+            let left = template.copy();
+            let first = retired(&left, changes).await;
+            let done = first.let_go(&host()).await;
+            if memory == Memory::Flushed {
+                first.disk.index.flush().unwrap();
+            }
+            let after = left.copy();
+            drop(first);
+            let second = retired(&after, usize::MAX).await;
+            second.let_go(&host()).await.unwrap_or_else(|failure| panic!("after {changes}: {failure:#}"));
+            assert_eq!((second.read_all().await, second.ends()), (blocks.clone(), ends.clone()), "{changes}");
+            assert!(second.is_forgotten(), "after {changes} changes");
+            if done.is_ok() {
+                assert!(changes > 5, "only {changes} changes");
+                break;
+            }
         }
     }
 }

@@ -109,9 +109,8 @@ impl<'a> ContainerView<'a> {
     /// container without a block is only that of a leader that began a term there; of one with blocks it is
     /// not known whether they are those of the others. A replica whose log could not be read is as good as
     /// its end only where there is no better one: what damaged the log may have damaged its records. A
-    /// replica that is not good, and knows more committed than the good ones, is the last that has it. How far
-    /// the records of one without its log are committed only the log knew: what the good ones do not have of
-    /// them may have been acknowledged.
+    /// replica that is not good, and knows more committed than the good ones, is the last that has it; one
+    /// without its log may be, whatever it knows.
     pub(crate) fn quality(&self, replica: &ContainerReplica) -> Quality {
         let alone = match quality(self.record, replica) {
             Quality::GoodUnmarked if self.is_without_log_beside_better(replica) => Quality::Bad,
@@ -122,7 +121,10 @@ impl<'a> ContainerView<'a> {
                 Quality::Diverged
             }
             Quality::Ahead if is_empty(replica) && self.good().next().is_some() => Quality::Stale,
-            Quality::Stale if is_without_log(replica) && self.may_have_more(replica) => Quality::Ahead,
+            Quality::Stale if self.may_have_acknowledged_more(replica) => Quality::Ahead,
+            Quality::Bad if self.may_have_acknowledged_more(replica) && replica.unhealthy.is_empty() => {
+                Quality::Ahead
+            }
             quality => quality,
         }
     }
@@ -140,15 +142,30 @@ impl<'a> ContainerView<'a> {
         is_shared(replica, self.good())
     }
 
-    /// Whether the replica has records that no good one has, or will never be read as a whole: then nobody will
-    /// know.
-    fn may_have_more(&self, replica: &ContainerReplica) -> bool {
-        shares_all(replica, self.good()).map_or(!replica.unhealthy.is_empty(), |shares_all| !shares_all)
+    /// Whether the replica is without its log, which alone knew how far its records are committed, and has
+    /// some that no good one has; also where nobody will ever know.
+    pub(crate) fn may_have_acknowledged_more(&self, replica: &ContainerReplica) -> bool {
+        self.is_of_lost_log(replica)
+            && shares_all(replica, self.good())
+                .map_or(!self.will_be_compared(replica), |shares_all| !shares_all)
     }
 
-    /// Whether it is not known yet that all records of a replica stand in a good one, and will be.
-    fn is_yet_to_be_read(&self, replica: &ContainerReplica) -> bool {
-        replica.unhealthy.is_empty() && shares_all(replica, self.good()).is_none()
+    /// Whether it is not known yet what a replica without its log has, and will be.
+    pub(crate) fn is_yet_to_be_compared(&self, replica: &ContainerReplica) -> bool {
+        self.is_of_lost_log(replica)
+            && shares_all(replica, self.good()).is_none()
+            && self.will_be_compared(replica)
+    }
+
+    fn is_of_lost_log(&self, replica: &ContainerReplica) -> bool {
+        let is_closed = container_state(self.record) == ContainerState::ContainerClosed;
+        is_closed && is_without_log(replica) && !is_empty(replica)
+    }
+
+    /// Whether the replica, or all good ones, have yet to be read as a whole.
+    fn will_be_compared(&self, replica: &ContainerReplica) -> bool {
+        let is_read = |replica: &ContainerReplica| !replica.terms.is_empty();
+        replica.unhealthy.is_empty() && !(is_read(replica) && self.good().any(is_read))
     }
 
     /// Whether a good replica has been read since it changed last: before that nothing shows that another one
@@ -319,7 +336,7 @@ impl<'a> Sorted<'a> {
             };
             // Either may be the last that has what was acknowledged.
             let is_in_doubt = match quality {
-                Quality::Stale if is_without_log(replica) && known.is_yet_to_be_read(replica) => true,
+                Quality::Stale | Quality::Bad if known.is_yet_to_be_compared(replica) => true,
                 Quality::Stale => known.is_shared(replica) != Some(true),
                 Quality::Bad => !known.is_compared() || known.good_ones_differ(limits.nodes),
                 _ => false,

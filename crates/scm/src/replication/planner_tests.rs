@@ -522,8 +522,12 @@ fn a_replica_without_its_log_goes_at_once_only_where_all_it_has_is_elsewhere() {
     let more = with((2, 9), &[(1, 7), (2, 9)], "");
     more.check(&[ContainerAhead], &[]);
     Case { ahead_is_told: [NodeId(3)].into(), ..more }.check(&[ContainerAhead], &[(3, TaskDelete)]);
+    // So it is where both end alike, and began a term of one number differently.
+    with((3, 10), &[(1, 6), (3, 10)], "").check(&[ContainerAhead], &[]);
+    with((3, 10), &[(1, 7), (3, 10)], "").check(&[], &[(3, TaskDelete)]);
     // It will be read.
     with((2, 9), &[], "").check(&[ContainerDifferent], &[]);
+    with((3, 10), &[], "").check(&[], &[]);
     // It never will.
     let damaged = with((2, 9), &[], "a record");
     damaged.check(&[ContainerAhead, ContainerUnhealthy], &[]);

@@ -2,7 +2,7 @@ use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown};
 use super::lost_majority::all_have_everything;
 use crate::commands::admin_once;
 use crate::drills::{assert_all_come_back, assert_all_there, assert_none_wrong, put_again};
-use proto::scm::{ContainerInfo, ContainerState, ContainerTrouble};
+use proto::scm::{ContainerInfo, ContainerState, ContainerTrouble, Pipeline, PipelineState};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -25,8 +25,28 @@ const WATCHED: Duration = Duration::from_secs(10);
 /// The time within which a member's disk has what it knows to be committed, and some.
 const KNOWN_WITHIN: Duration = Duration::from_secs(3);
 
+/// What becomes of the two histories.
+struct Story {
+    container_bytes_max: u64,
+    /// Whether the keeper's ends with the entry with which a leader begins its term.
+    ends_with_a_leader: bool,
+    /// The objects of the other one.
+    others: usize,
+}
+
 pub(super) async fn in_one_container() -> Shown {
-    run(ONE_CONTAINER, async |_| {}).await
+    let story = Story { container_bytes_max: ONE_CONTAINER, ends_with_a_leader: false, others: 40 };
+    run(story, async |_| {}).await
+}
+
+/// The others begin a term of the same number, and have the last container with nothing of the term before.
+pub(super) async fn that_ended_with_a_leader() -> Shown {
+    let story = Story { container_bytes_max: MANY_CONTAINERS, ends_with_a_leader: true, others: 240 };
+    run(story, async |drill| {
+        let last = drill.s3.get("last").await.unwrap();
+        assert_eq!(last.as_deref(), Some(&b"last"[..]), "it was acknowledged, and its node knew that");
+    })
+    .await
 }
 
 /// SCM finds that the others have nothing of a container that was begun in the lost history, and settles that
@@ -34,7 +54,8 @@ pub(super) async fn in_one_container() -> Shown {
 pub(super) async fn in_many_containers() -> Shown {
     let is_left =
         |info: &ContainerInfo| info.troubles.contains(&(ContainerTrouble::ContainerDiverged as i32));
-    run(MANY_CONTAINERS, async |drill| {
+    let story = Story { container_bytes_max: MANY_CONTAINERS, ends_with_a_leader: false, others: 40 };
+    run(story, async |drill| {
         let settled =
             async || match drill.containers(ContainerState::ContainerDeleted).await.iter().any(is_left) {
                 true => Ok(()),
@@ -48,12 +69,12 @@ pub(super) async fn in_many_containers() -> Shown {
 /// Two members acknowledge what the third one never hears of; one of the two is put back to before that, and
 /// leads on with the third, without the one that has everything. What only that one has is told of, is never
 /// deleted, and is read, as far as it knew it to be committed.
-async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Shown {
+async fn run(story: Story, is_settled: impl AsyncFn(&Drill)) -> Shown {
     let mut drill = Drill::start(Setup {
         datanodes: 3,
         // Both histories are written to the same one.
         pipelines_per_disk: 1,
-        container_bytes_max,
+        container_bytes_max: story.container_bytes_max,
         dead_after: Duration::from_secs(600),
         quasi_close_after: Duration::from_secs(4),
         ..Setup::default()
@@ -73,11 +94,14 @@ async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Show
     drill.until("all nodes", REPAIRED_WITHIN, async || drill.healthy(3).await).await;
     drill.cluster.datanodes[AWAY].kill9();
     let writers = drill.writers(before.next);
-    // Containers are begun that the other history, which is a third as long, does not come to.
+    // Containers are begun that a history which is a third as long does not come to.
     writers.progress(120).await;
     let kept = writers.stop().await;
     // The container that is open has something, also where one was full just now.
     drill.s3.put("last", b"last".to_vec()).await.unwrap();
+    if story.ends_with_a_leader {
+        lead_anew(&drill).await;
+    }
     // What a member knows to be committed is on its disk some time after: of a container that was begun a
     // moment ago it knows nothing, and passes for one that nobody acknowledged.
     tokio::time::sleep(KNOWN_WITHIN).await;
@@ -89,7 +113,7 @@ async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Show
     drill.cluster.datanodes[OLD].start_again();
     drill.cluster.datanodes[AWAY].start_again();
     let writers = drill.writers(kept.next);
-    writers.progress(40).await;
+    writers.progress(story.others).await;
     let after = writers.stop().await;
 
     drill.cluster.datanodes[KEEPER].start_again();
@@ -143,6 +167,27 @@ async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Show
             ("kept_objects", count as f64),
             ("refused_objects", refused as f64),
         ],
+    }
+}
+
+/// Has the other of the two lead that are there, once: the others come to a term of the same number.
+async fn lead_anew(drill: &Drill) {
+    for before in drill.in_state(PipelineState::PipelineOpen).await {
+        let number = before.pipeline.to_string();
+        let asked = async || {
+            let command = ["pipeline", "step-down", &number];
+            admin_once(&drill.cluster.scm_address, &command).map(drop)
+        };
+        drill.until("a leader that steps down", REPAIRED_WITHIN, asked).await;
+        let led = async || {
+            let now = drill.in_state(PipelineState::PipelineOpen).await;
+            let is_led = |now: &Pipeline| now.leader_node != 0 && now.leader_node != before.leader_node;
+            match now.iter().any(|now| now.pipeline == before.pipeline && is_led(now)) {
+                true => Ok(()),
+                false => Err(format!("{now:?}")),
+            }
+        };
+        drill.until("another leader", REPAIRED_WITHIN, led).await;
     }
 }
 
