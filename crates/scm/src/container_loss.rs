@@ -42,8 +42,8 @@ pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, St
     else {
         let (node, replica) = there[0];
         return Err(format!(
-            "what is left, on node {node}, is damaged ({}): what can be read of it is read as long as that node lives, \
-             and flotilla debug container rebuild finds what more there is",
+            "what is left, on node {node}, is damaged ({}): what can be read of it, and was known there to be committed, is \
+             read as long as that node lives, and flotilla debug container rebuild finds what more there is",
             replica.unhealthy
         ));
     };

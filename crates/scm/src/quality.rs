@@ -160,8 +160,9 @@ fn stands_in_one(entry: TermEnd, replica: &ContainerReplica, good: &ContainerRep
         terms.iter().filter(|end| (from..entry.term).contains(&end.term)).copied().collect()
     };
     let (before_mine, before_theirs) = (before(mine), before(theirs));
-    // Nothing shows that two are of one history but a mark of the term itself, or what both tell of before.
-    let is_compared = entry.mark != 0 || from == 0 || !before_mine.is_empty();
+    // Nothing shows that two are of one history but a mark, of the term itself or of one before it, or that
+    // both tell of all terms there are.
+    let is_compared = entry.mark != 0 || from == 0 || before_mine.iter().any(|end| end.mark != 0);
     match before_mine == before_theirs {
         _ if mine.is_empty() => None,
         true if !is_compared => None,
@@ -360,6 +361,8 @@ mod tests {
         check(&cut, &of(&[(0, 9, 3), (1, 45, 7), (2, 91, 8)], false), Some(true));
         check(&cut, &of(&[(2, 91, 8)], false), Some(false));
         check(&of(&[(1, 45, 7), (2, 50, 8)], false), &of(&[(2, 91, 8)], true), Some(true));
+        // Leaders that wrote nothing began their terms at the same entries.
+        check(&of(&[(4, 50, 0), (5, 51, 0)], true), &of(&[(4, 50, 0), (5, 91, 8)], true), None);
     }
 
     /// How far the records of a replica without its log are committed only the log knew.

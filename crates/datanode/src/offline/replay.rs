@@ -302,9 +302,9 @@ async fn has_files(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Resu
     Ok(!owner_files(&**disk, OWNERS_DIR, OwnerId::from(container)).await?.is_empty())
 }
 
-/// Ends what is open of a pipeline whose log is lost, and the last of its containers in any case: the disk
-/// may lack what this very replica acknowledged, and the roll that it shows last may never have been
-/// committed.
+/// Ends the containers of a pipeline whose log is lost, but those that SCM had closed, or that had ended
+/// before: the disk may lack what this very replica acknowledged, and the rolls that it shows may never have
+/// been committed.
 pub(super) async fn end_without_log(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
@@ -316,13 +316,10 @@ pub(super) async fn end_without_log(
     all.retain(|(_, record)| {
         record.pipeline == pipeline && *record != ContainerRecord::end(pipeline, record.previous)
     });
-    let last = all.last().map(|(container, _)| *container);
     for (container, record) in all {
         let is_lost = match record.state {
             ContainerState::Open => true,
-            ContainerState::QuasiClosed => {
-                Some(container) == last && ContainerEnd::file(&**disk, container).await? == EndFile::None
-            }
+            ContainerState::QuasiClosed => ContainerEnd::file(&**disk, container).await? == EndFile::None,
             ContainerState::Closed | ContainerState::WithoutLog => false,
         };
         if is_lost {

@@ -479,7 +479,7 @@ async fn what_is_rebuilt_without_its_log_closes_nothing_and_proves_nothing() {
             let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
             assert_eq!(rebuilt.pipelines[0].log, RebuiltLog::Gone, "without {lost}");
             let nothing = LogIndex(0);
-            assert_eq!(end_of(&left, FIRST), (ContainerState::QuasiClosed, Some(id(6)), nothing));
+            assert_eq!(end_of(&left, FIRST), (ContainerState::WithoutLog, Some(id(6)), nothing));
             assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(9)), nothing));
         }
         assert!(
@@ -540,13 +540,13 @@ async fn what_is_missing_between_two_containers_is_told_as_lost() {
     }
 }
 
-/// The container that the pipeline ended with is told to nobody: the one before it says that the log is lost.
+/// The container that the pipeline ended with is told to nobody: those before it say that the log is lost.
 #[tokio::test]
 async fn what_ended_with_its_pipeline_proves_nothing_without_its_log() {
     let left = Left::ended().await;
     left.lose("groups/pipeline-3");
     left.open().rebuild(RebuildOptions::default()).await.unwrap();
-    assert_eq!(end_of(&left, FIRST).0, ContainerState::QuasiClosed);
+    assert_eq!(end_of(&left, FIRST).0, ContainerState::WithoutLog);
     assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(10)), LogIndex(0)));
     left.check(&[]).await;
 }
