@@ -47,7 +47,9 @@ pub trait ContainerAllocator: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<ContainerId, Failure>>;
 }
 
-const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+/// The pause after a roll that failed. Where the container is full its writers wait for the next try, most
+/// often for a leader of SCM that is there by then.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 const READ_INDEX_MAX: Duration = Duration::from_secs(5);
 
 /// Rolls one pipeline while this node leads it.

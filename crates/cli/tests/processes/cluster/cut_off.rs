@@ -31,7 +31,10 @@ pub(super) async fn run() -> Shown {
     let without = async || drill.replaced_without(node, None).await;
     drill.until("replaced pipelines", REPAIRED_WITHIN, without).await;
     let replaced = cut.elapsed();
-    assert!(ways.iter().all(|way| way.held() > 0), "nobody went the broken paths: this shows nothing");
+    // Who only answers another node does not call it.
+    let held: Vec<usize> = ways.iter().map(Way::held).collect();
+    let went = held[0] > 0 && held[1..].iter().any(|held| *held > 0);
+    assert!(went, "nobody went the broken paths: this shows nothing ({held:?})");
 
     let replaced_by = newest(&drill).await;
     let made = replaced_by - before;
