@@ -34,9 +34,11 @@ impl SmallDisk {
         self.dir.path().join("mounted")
     }
 
-    /// Takes all that is free but for so many bytes.
+    /// Takes all that is free but for so many bytes, and again what somebody has given back since the last
+    /// time.
     pub(crate) fn fill_but(&self, left_bytes: u64) {
-        let mut ballast = std::fs::File::create(self.ballast()).expect("create ballast");
+        let ballast = std::fs::File::options().create(true).append(true).open(self.ballast());
+        let mut ballast = ballast.expect("create ballast");
         let zeros = vec![0; 1 << 20];
         while ballast.write_all(&zeros).is_ok() {}
         let bytes = ballast.metadata().expect("ask for its size").len();
