@@ -114,7 +114,7 @@ impl Scheme {
                 // A planted bug gets a harm that the member always finds.
                 let harm = match planted {
                     Some(Planted::BegunIsForgotten) => Harm::AllLost,
-                    Some(_) => Harm::HardStateLost,
+                    Some(_) => Harm::SegmentLost,
                     None => Harm::random(random),
                 };
                 let third = match random.below(6) {

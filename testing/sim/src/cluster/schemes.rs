@@ -153,7 +153,7 @@ impl Run {
         let (now, id) = (self.world.now(), PipelineId(pipeline.pipeline));
         // SCM hears the member: it is behind, and not dead.
         self.cut_off(lags, self.nodes(), at);
-        // No index durably has the last of what is written: that a log is lost is a loss.
+        // No index durably has the last of what is written: what its segment had is lost with that.
         let before = [1200, 600, 300, 150].map(|ms| at - Duration::from_millis(ms));
         for moment in [now + Duration::from_millis(100)].into_iter().chain(before) {
             self.at(moment, Step::Write { pipeline: pipeline.clone(), blocks: 12, tries: 6 });

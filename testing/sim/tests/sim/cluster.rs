@@ -146,7 +146,7 @@ fn a_member_that_stands_still_and_is_waited_for() {
 /// Acknowledged data is beyond the end that was decided, or nobody has that end.
 #[test]
 fn a_log_that_is_lost_and_votes() {
-    check(Planted::LogsNeedNoProof, 11, &["as its last record, and block", "containers are in trouble"]);
+    check(Planted::LogsNeedNoProof, 2, &["as its last record, and block", "containers are in trouble"]);
 }
 
 /// A disk that was emptied, and has its name still, is given the replica that it had anew: with a vote.
