@@ -78,10 +78,18 @@ impl Story {
 
     /// Finds the bucket in its group, with the keys of these numbers and no others, and writes one more.
     async fn check(&self, bucket: &'static str, group: u64, keys: u64) {
-        let scm = self.names.scm.clone();
-        let info = off(move || admin_json(&scm, &["bucket", "info", bucket])).await;
-        let found = (info["group"].as_u64(), info["keys"].as_u64());
-        assert_eq!(found, (Some(group), Some(keys)), "{info:#}\n{}", self.names.logs());
+        let give_up = Instant::now() + SOON;
+        loop {
+            let scm = self.names.scm.clone();
+            let info = off(move || admin_json(&scm, &["bucket", "info", bucket])).await;
+            let found = (info["group"].as_u64(), info["keys"].as_u64());
+            if found == (Some(group), Some(keys)) {
+                break;
+            }
+            // A root that has just come back has yet to ask.
+            assert!(Instant::now() < give_up, "{info:#}\n{}", self.names.logs());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         for key in 0..keys {
             let found = self.client.lookup(S3_VOLUME, bucket, key.to_string().as_bytes()).await;
             assert_eq!(found.unwrap().etag, format!("{bucket}-{key}"));
