@@ -164,6 +164,17 @@ enum Memory {
     Flushed,
 }
 
+/// The replica as a process leaves it that lets go of it and takes so many changes, and whether that was all.
+async fn cut_short(template: &Left, changes: usize, memory: Memory) -> (Left, Retired, bool) {
+    let left = template.copy();
+    let first = retired(&left, changes).await;
+    let is_done = first.let_go(&host()).await.is_ok();
+    if memory == Memory::Flushed {
+        first.disk.index.flush().unwrap();
+    }
+    (left, first, is_done)
+}
+
 /// Kills the process at each change of the disk in turn, and checks that the next one finds the replica as it
 /// was, or finishes what was begun; `check` says whether the containers are as they must be at the end.
 async fn crash_everywhere(template: &Left, memory: Memory, check: impl Fn(&Retired)) {
@@ -175,12 +186,7 @@ async fn crash_everywhere(template: &Left, memory: Memory, check: impl Fn(&Retir
     let (ends, served) = (blocks.ends(), blocks.served());
     let mut furthest = None;
     for changes in 0.. {
-        let left = template.copy();
-        let first = retired(&left, changes).await;
-        let done = first.let_go(&host()).await;
-        if memory == Memory::Flushed {
-            first.disk.index.flush().unwrap();
-        }
+        let (left, first, is_done) = cut_short(template, changes, memory).await;
         assert!(first.served().is_subset(&served), "after {changes} changes: {:?}", first.served());
         let after = left.copy();
         drop(first);
@@ -193,7 +199,7 @@ async fn crash_everywhere(template: &Left, memory: Memory, check: impl Fn(&Retir
             let opened = second.open_group().await;
             assert!(opened.is_err(), "after {changes} changes it is {stage:?}, and its group opens");
         } else {
-            assert!(done.is_err(), "after {changes} changes it was let go, and is as before");
+            assert!(!is_done, "after {changes} changes it was let go, and is as before");
         }
         second.let_go(&host()).await.unwrap_or_else(|failure| panic!("after {changes} changes: {failure:#}"));
         assert!(second.is_forgotten(), "after {changes} changes");
@@ -205,7 +211,7 @@ async fn crash_everywhere(template: &Left, memory: Memory, check: impl Fn(&Retir
         check(&second);
         drop(second);
         check_offline(&after, &expected, &check).await;
-        if done.is_ok() {
+        if is_done {
             assert!(changes > 10, "only {changes} changes");
             return;
         }
@@ -484,35 +490,29 @@ async fn a_replica_without_its_log_says_so_whatever_crashes() {
         left.lose("groups/pipeline-3");
         left
     };
-    let templates = [
-        (lost(Left::with_index_of(5).await).await, 9),
-        (lost(Left::ended_with_index_of(5).await).await, 10),
-        (lost(Left::ended_with_index_of(8).await).await, 10),
+    let cases = [
+        (lost(Left::with_index_of(5).await).await, 9, Memory::Lost),
+        (lost(Left::with_index_of(5).await).await, 9, Memory::Flushed),
+        (lost(Left::ended_with_index_of(5).await).await, 10, Memory::Flushed),
+        (lost(Left::ended_with_index_of(8).await).await, 10, Memory::Lost),
     ];
-    for ((template, last), memory) in
-        templates.iter().flat_map(|of| [(of, Memory::Lost), (of, Memory::Flushed)])
-    {
+    for (template, last, memory) in cases {
         let copy = template.copy();
         let whole = retired(&copy, usize::MAX).await;
         whole.let_go(&host()).await.unwrap();
-        let (blocks, ends) = (whole.read_all().await, whole.ends());
+        let expected = (whole.read_all().await, whole.ends());
         assert_eq!(whole.record(END), None);
         let second = whole.record(SECOND).unwrap();
-        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(*last))));
+        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(last))));
         for changes in 0.. {
-            let left = template.copy();
-            let first = retired(&left, changes).await;
-            let done = first.let_go(&host()).await;
-            if memory == Memory::Flushed {
-                first.disk.index.flush().unwrap();
-            }
+            let (left, first, is_done) = cut_short(&template, changes, memory).await;
             let after = left.copy();
             drop(first);
             let second = retired(&after, usize::MAX).await;
             second.let_go(&host()).await.unwrap_or_else(|failure| panic!("after {changes}: {failure:#}"));
-            assert_eq!((second.read_all().await, second.ends()), (blocks.clone(), ends.clone()), "{changes}");
+            assert_eq!((second.read_all().await, second.ends()), expected, "after {changes} changes");
             assert!(second.is_forgotten(), "after {changes} changes");
-            if done.is_ok() {
+            if is_done {
                 assert!(changes > 5, "only {changes} changes");
                 break;
             }
@@ -524,7 +524,8 @@ async fn a_replica_without_its_log_says_so_whatever_crashes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_without_its_log_says_what_is_damaged_of_it() {
     let place = {
-        let whole = retired(&Left::with_index_of(9).await, usize::MAX).await;
+        let left = Left::with_index_of(9).await;
+        let whole = retired(&left, usize::MAX).await;
         let block = BlockId { container: SECOND, local: 8 };
         whole.disk.index.pieces(block, 0..5, usize::MAX).unwrap()[0].place
     };
