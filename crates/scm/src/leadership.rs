@@ -43,15 +43,21 @@ impl Leadership {
 
     /// The leader to serve with, or a failure that says where to go instead.
     pub(crate) fn leader(&self) -> Result<Arc<Leader>, Failure> {
-        if let Some(leader) = self.current.borrow().clone() {
+        let group = self.seats.group()?;
+        // Whether a majority answers is asked at each call: `lead` looks now and then, and a call in between
+        // would be served by a leader that says of itself that it serves nobody.
+        if let Some(leader) = self.current.borrow().clone().filter(|_| group.hears_majority()) {
             return Ok(leader);
         }
-        let status = self.seats.group()?.status();
+        let status = group.status();
         if status.is_removed {
             // The leader that this process followed last may be gone long since.
             return Err(Failure::new(Code::Unavailable, "this process is no member of SCM any more"));
         }
         match status.role {
+            Role::Leader if !group.hears_majority() => {
+                Err(Failure::new(Code::Unavailable, "a majority of SCM's members is silent"))
+            }
             Role::Leader => Err(Failure::new(Code::Unavailable, "SCM's leader is not ready yet")),
             Role::Stopped => {
                 let why = status.failure.unwrap_or_else(|| "stopping".to_owned());
