@@ -332,6 +332,9 @@ pub(crate) struct ScmTimes {
     /// SCM: the members of a closing pipeline that has had no leader for this long end by themselves
     #[arg(long, default_value = "60s", env = "FLOTILLA_QUASI_CLOSE_AFTER", value_parser = duration)]
     pub quasi_close_after: Duration,
+    /// SCM: a replica that has more than its container is told of as `ahead` for this long, and deleted then
+    #[arg(long, default_value = "1h", env = "FLOTILLA_AHEAD_KEPT", value_parser = duration)]
+    pub ahead_kept: Duration,
     /// SCM: a copy that has not come on for this long is given to another node
     #[arg(long, default_value = "2m", env = "FLOTILLA_TASK_WITHIN", value_parser = duration)]
     pub task_within: Duration,

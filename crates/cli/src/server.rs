@@ -470,6 +470,7 @@ fn scm_options(options: &ServerOptions, rpc_address: &str) -> ScmOptions {
         dead_after: times.dead_after,
         member_fault_grace: times.member_fault_grace,
         quasi_close_after: times.quasi_close_after,
+        ahead_kept: times.ahead_kept,
         task_within: times.task_within,
         roll_dead_after: times.roll_dead_after,
         roll_open_after: times.roll_open_after,

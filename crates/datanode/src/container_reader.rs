@@ -166,6 +166,14 @@ impl ContainerReader {
         Ok(Some(ReadRecord { walked, is_discarded }))
     }
 
+    /// The next record; `None` at the end, and where damage keeps what follows from being read.
+    pub(crate) async fn next_readable(&mut self) -> Result<Option<ReadRecord>, ReadError> {
+        match self.next().await {
+            Err(failure) if failure.condemns() => Ok(None),
+            next => next,
+        }
+    }
+
     /// Reads the body of a record and checks all of it, unless it was given up, perhaps since the reading
     /// began.
     pub(crate) async fn check_body(&self, record: &ReadRecord) -> anyhow::Result<()> {

@@ -266,17 +266,11 @@ impl Retired {
                 if metas.len() == BATCH_MAX {
                     break true;
                 }
-                match reader.next().await {
-                    Ok(Some(read)) => {
-                        let index = read.walked.meta.id.index;
-                        let is_new = applied.is_none_or(|applied| index > applied.index);
-                        if is_new && !read.is_discarded && !reader.is_known_repeat(index) {
-                            metas.push(read.walked.meta);
-                        }
-                    }
-                    Ok(None) => break false,
-                    Err(failure) if failure.condemns() => break false,
-                    Err(failure) => return Err(failure.into()),
+                let Some(read) = reader.next_readable().await? else { break false };
+                let index = read.walked.meta.id.index;
+                let is_new = applied.is_none_or(|applied| index > applied.index);
+                if is_new && !read.is_discarded && !reader.is_known_repeat(index) {
+                    metas.push(read.walked.meta);
                 }
             };
             rest = rest.with(metas).await?;
@@ -433,13 +427,7 @@ impl Retired {
     /// step.
     async fn end_without_rows(&self, container: ContainerId) -> anyhow::Result<()> {
         let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
-        loop {
-            match reader.next().await {
-                Ok(Some(_)) => {}
-                Err(failure) if !failure.condemns() => return Err(failure.into()),
-                Ok(None) | Err(_) => break,
-            }
-        }
+        while reader.next_readable().await?.is_some() {}
         let (pipeline, last) = (self.order.pipeline, reader.contents().last);
         let end = ContainerEnd { last, ..ContainerEnd::LOST };
         let index = &self.disk.index;

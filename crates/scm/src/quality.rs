@@ -70,7 +70,8 @@ fn of_emptied(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
         ReplicaState::Unspecified | ReplicaState::ReplicaOpen => Quality::Unfinished,
         _ if last_record(replica) > end => Quality::Ahead,
         _ if replica.last_index > record.last_index && !replica.copied => Quality::Ahead,
-        _ if last_record(replica) == end => Quality::Stale,
+        // The end of one whose log is lost is what stood on its disk: that two ends look the same proves less.
+        _ if last_record(replica) == end && !is_without_log(replica) => Quality::Stale,
         _ if is_shared(replica, [&container].into_iter()) != Some(true) => Quality::Diverged,
         // How far its records are committed only its log knew.
         _ if is_without_log(replica) && shares_all(replica, [&container].into_iter()) != Some(true) => {

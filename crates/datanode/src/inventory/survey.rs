@@ -289,11 +289,9 @@ async fn last_committed(
         Err(failure) => return Err(failure),
     };
     let is_read = loop {
-        match reader.next().await {
-            Ok(Some(read)) if read.walked.meta.id.index < until => {}
-            Ok(read) => break read.is_some(),
-            Err(failure) if failure.condemns() => break false,
-            Err(failure) => return Err(failure.into()),
+        match reader.next_readable().await? {
+            Some(read) if read.walked.meta.id.index < until => {}
+            read => break read.is_some(),
         }
     };
     if !is_read {
