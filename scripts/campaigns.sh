@@ -3,19 +3,29 @@
 
 help_crash() {
     cat <<'HELP'
-usage: ./dev crash [--points N] [--seed S]
+usage: ./dev crash [logs|containers] [--points N] [--seed S]
 
-Runs random histories of many logs on a simulated disk, crashes them at N points (10000 when not given) before or after some
-write or sync, also during recovery, and checks what is left against a model. Begins with seed S (1 when not given).
-The last line is JSON: points, seeds, crashes, seconds. The first violation stops it and names its seed;
---points 1 --seed S runs that seed alone. The whole suite, planted bugs included:  ./dev test raftlog/crash
+logs: runs random histories of many logs on a simulated disk, crashes them at N points (10000 when not given) before or after some
+write or sync, also during recovery, and checks what is left against a model.
+containers: as long as points are left (1000 when not given), a closed container of random blocks is discarded from and compacted,
+one after the other and at the same time, and crashed at random steps of that, of the start after it, and of a rebuild of its
+index; its blocks must be what they are to be, a rebuilt index the one that was there, and its hash that of a container that was
+never compacted.
+Without a word: both. Each begins with seed S (1 when not given); its last line is JSON: points, seeds, crashes, seconds. The first
+violation stops it and names its seed; --points 1 --seed S runs that seed alone. The whole suites, planted bugs included:
+./dev test raftlog/crash and ./dev test 'datanode compaction'
 HELP
 }
 
 verb_crash() {
-    local points=10000 seed=1 report
+    local points='' seed=1 part=''
     while [[ $# -gt 0 ]]; do
         case $1 in
+        logs | containers)
+            [[ -z $part ]] || usage_error crash "one of them, or both"
+            part=$1
+            shift
+            ;;
         --points | --seed)
             [[ ${2:-} =~ ^[0-9]{1,18}$ ]] || usage_error crash "$1 needs a number"
             [[ $1 == --points ]] && points=$2 || seed=$2
@@ -27,11 +37,19 @@ verb_crash() {
     ensure_build_environment
     cd "$root"
     scratch=$(mktemp -d)
-    report=$scratch/crash.log
-    # Everything but the result goes to stderr; libtest has its own last lines.
+    [[ $part == containers ]] || crash_campaign "${points:-10000}" "$seed" --test crash -- --exact campaign::campaign
+    [[ $part == logs ]] || crash_campaign "${points:-1000}" "$seed" \
+        --lib -- --exact compaction::crash_tests::campaign::campaign
+}
+
+# crash_campaign POINTS SEED WHAT...: everything but the result goes to stderr; libtest has its own last lines.
+crash_campaign() {
+    local points=$1 seed=$2 report=$scratch/crash.log
+    shift 2
     FLOTILLA_CRASH_POINTS=$points FLOTILLA_CRASH_SEED=$seed \
-        cargo test --locked --workspace --test crash -- --exact campaign::campaign --nocapture 2>&1 | tee "$report" >&2
-    grep -E '^\{"points"' "$report" || die "the campaign ended without a result"
+        cargo test --locked --workspace "$@" --nocapture 2>&1 | tee "$report" >&2
+    # libtest begins the line with the test's name.
+    grep -oE '\{"points".*' "$report" || die "the campaign ended without a result"
 }
 
 help_fuzz() {

@@ -24,6 +24,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod campaign;
+
 /// The number of the index, beyond those that the directory gives out.
 const DATABASE: u64 = 1000;
 /// A container of half a megabyte is copied so slowly that something arrives meanwhile.
@@ -63,12 +65,15 @@ impl Machine {
         file.write_and_sync(0, vec![number]).await.unwrap();
         disk.sync_dir(DB_DIR).await.unwrap();
         disk.sync_dir("").await.unwrap();
-        Machine::of(left, disk)
-    }
-
-    fn of(left: Left, disk: SimDisk) -> Machine {
         let stamp = RealDisk::peek(&left.root()).unwrap().unwrap();
         let directory = Arc::new(SimDirectory::new(left.root(), disk.clone(), stamp));
+        Machine { left, disk, directory }
+    }
+
+    /// The machine after its disk crashed, with its databases as they are now.
+    fn after(&self, disk: SimDisk) -> Machine {
+        let left = self.left.copy();
+        let directory = Arc::new(self.directory.over(disk.clone()).moved_to(left.root()));
         Machine { left, disk, directory }
     }
 
@@ -120,7 +125,7 @@ async fn crashed(before: &Left, arriving: Arriving<'_>, step: u64, death: Death)
         Death::Power(loss) => machine.disk.lose_power(loss, SimOptions::default()),
     };
     // While the index is open: closing it would write what a crash does not.
-    Crashed { machine: Machine::of(machine.left.copy(), after), is_crashed, discarded }
+    Crashed { machine: machine.after(after), is_crashed, discarded }
 }
 
 /// A compaction, and how many portions were discarded meanwhile.

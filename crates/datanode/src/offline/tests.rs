@@ -4,6 +4,7 @@ use crate::index::keys;
 use crate::index::machine::PipelineMachine;
 use crate::index::records::{BlockRecord, ContainerRecord, ContainerState};
 use crate::spec_file;
+use disk::sim::Random;
 use prost::Message;
 use proto::datanode::{
     ChunkCommand, PipelineCommand, PipelineSpec, PipelineSpecMember, RollCommand, pipeline_command,
@@ -112,6 +113,70 @@ pub(crate) fn bytes_of(local: u64) -> Vec<u8> {
     }
 }
 
+/// Blocks of one to three chunks, some never sealed, whose writers take turns, send chunks again and send such
+/// as are refused, under several leaders; and the bytes of each block.
+fn random_blocks(random: &mut Random) -> (Vec<Entry>, BTreeMap<u64, Vec<u8>>) {
+    struct Writing {
+        local: u64,
+        chunks: u32,
+        bytes: u64,
+    }
+    const SIZES: [usize; 7] = [1, 100, 4096, 4096, 5000, 40_000, 130_000];
+    let mut entries = entries()[..2].to_vec();
+    let (mut blocks, mut writing) = (BTreeMap::<u64, Vec<u8>>::new(), Vec::<Writing>::new());
+    let mut term = 1;
+    for _ in 0..10 + random.below(90) {
+        let index = entries.len() as u64;
+        let chunks: Vec<usize> = (2..entries.len()).filter(|at| entries[*at].kind == 2).collect();
+        let mut entry = match random.below(12) {
+            0 => {
+                term += random.below(3);
+                entries[1].clone()
+            }
+            // A chunk is sent again, be it of a block that goes on or one that is refused.
+            1 | 2 if !chunks.is_empty() => entries[*random.pick(&chunks)].clone(),
+            3 if !chunks.is_empty() => {
+                let nonce = *blocks.keys().next().expect("the first chunk of all begins a block");
+                chunk(index, nonce.into(), 9, 1 << 30, 5000, true)
+            }
+            4..=6 if !writing.is_empty() => {
+                let at = random.below(writing.len() as u64) as usize;
+                let (size, is_last) = (*random.pick(&SIZES), random.one_in(2));
+                let Writing { local, chunks, bytes } = &mut writing[at];
+                let entry = chunk(index, (*local).into(), *chunks, *bytes, size, is_last);
+                blocks.get_mut(local).expect("it was begun").extend(body(index, size));
+                (*chunks, *bytes) = (*chunks + 1, *bytes + size as u64);
+                if is_last {
+                    writing.swap_remove(at);
+                }
+                entry
+            }
+            _ => {
+                let (size, is_whole) = (*random.pick(&SIZES), !random.one_in(4));
+                blocks.insert(index, body(index, size));
+                if !is_whole {
+                    writing.push(Writing { local: index, chunks: 1, bytes: size as u64 });
+                }
+                chunk(index, index.into(), 0, 0, size, is_whole)
+            }
+        };
+        entry.id = LogId { term: Term(term), index: LogIndex(index) };
+        entries.push(entry);
+    }
+    let roll =
+        pipeline_command::Command::Roll(RollCommand { next_container: SECOND.0, ends_pipeline: false });
+    for mut entry in [
+        command(0, roll, Vec::new(), Some(OwnerId(SECOND.0))),
+        // A chunk of the first container comes again in the second one.
+        entries.iter().rfind(|entry| entry.kind == 2).cloned().unwrap_or_else(|| entries[1].clone()),
+        chunk(0, 1 << 40, 0, 0, 5, true),
+    ] {
+        entry.id = LogId { term: Term(term), index: LogIndex(entries.len() as u64) };
+        entries.push(entry);
+    }
+    (entries, blocks)
+}
+
 pub(crate) fn spec() -> PipelineSpec {
     let members = vec![PipelineSpecMember {
         replica: 5,
@@ -203,6 +268,12 @@ impl Left {
         Left::of_small(entries).await
     }
 
+    /// A directory whose first container has random blocks, as [`Left::of_small_blocks`] has; and their bytes.
+    pub(crate) async fn of_random_blocks(random: &mut Random) -> (Left, BTreeMap<u64, Vec<u8>>) {
+        let (entries, blocks) = random_blocks(random);
+        (Left::of_small(entries).await, blocks)
+    }
+
     async fn of_small(entries: Vec<Entry>) -> Left {
         let roll = entries.iter().find(|entry| entry.roll_to.is_some()).unwrap().id;
         let last = entries.last().unwrap().id.index.0;
@@ -225,8 +296,9 @@ impl Left {
             first_owner: OwnerId(FIRST.0),
         };
         let log = LogSpace::new(disk.clone(), options).open(log_spec).await.unwrap();
+        let committed_id = entries[committed as usize].id;
         log.append(entries).unwrap().durable().await.unwrap();
-        log.save_committed(Some(id(committed)));
+        log.save_committed(Some(committed_id));
         left.apply(&log, committed).await;
         if let Some(purged) = purged {
             log.purge(purged).await.unwrap();
@@ -243,7 +315,7 @@ impl Left {
         index.save_pipeline_spec(&spec()).unwrap();
         let (mut machine, _) = PipelineMachine::new(index, PIPELINE, FIRST, u64::MAX).unwrap();
         let mut replay = Replay::new(None).unwrap();
-        for meta in log.read_meta(LogIndex(0)..LogIndex(committed + 1), 100).await.unwrap() {
+        for meta in log.read_meta(LogIndex(0)..LogIndex(committed + 1), usize::MAX).await.unwrap() {
             let is_due = meta.id.index.0 % 2 == 0 || meta.id.index.0 == committed;
             replay.push(meta).unwrap();
             if is_due {

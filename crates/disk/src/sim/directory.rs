@@ -43,6 +43,11 @@ impl SimDirectory {
         SimDirectory { disk, ..self.clone() }
     }
 
+    /// The same directory, whose databases were moved.
+    pub fn moved_to(self, root: impl Into<PathBuf>) -> SimDirectory {
+        SimDirectory { root: root.into(), ..self }
+    }
+
     /// Has it say that it has ended nothing for so long.
     pub fn end_nothing_for(&self, time: Duration) {
         self.ends_nothing_ms.store(time.as_millis() as u64, Ordering::Relaxed);
