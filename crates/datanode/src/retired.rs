@@ -231,19 +231,32 @@ impl Retired {
         let applied_to = applied.as_ref().map(|applied| applied.id);
         let mut rest = self.begin_rest(applied, None).await?;
         while let Some(open) = rest.machine.still_open() {
+            let was_here = self.disk.index.with(move |index| match applied_to {
+                Some(id) => index.stands_in(open, id.index),
+                None => Ok(false),
+            });
+            // What was applied was there, whatever can be read of it now.
+            let was_here = was_here.await?.then_some(applied_to).flatten();
+            self.cut_torn_tail(open, was_here).await?;
             let last;
             (rest, last) = self.apply_container(rest, open, applied_to).await?;
             if rest.machine.still_open() == Some(open) {
-                let was_here = self.disk.index.with(move |index| match applied_to {
-                    Some(id) => index.stands_in(open, id.index),
-                    None => Ok(false),
-                });
-                // What was applied was there, whatever can be read of it now.
-                let was_here = was_here.await?;
-                return Ok(last.max(applied_to.filter(|_| was_here)));
+                return Ok(last.max(was_here));
             }
         }
         Ok(None)
+    }
+
+    /// Cuts a record that a crash has torn, as the log's recovery would have done: nobody was told that it is
+    /// durable here.
+    async fn cut_torn_tail(&self, container: ContainerId, applied: Option<LogId>) -> anyhow::Result<()> {
+        let (disk, log) = (self.disk.space.disk(), self.group().to_u64());
+        let whole_to = applied.map(|applied| applied.index);
+        match raftlog::cut_torn_tail(disk, OWNERS_DIR, container.into(), log, whole_to).await {
+            // It is found when the container is read.
+            Err(failure) if failure.condemns() => Ok(()),
+            cut => Ok(cut.map(drop)?),
+        }
     }
 
     /// Applies what stands in a container behind what is applied, as far as it can be read; answers its last

@@ -37,6 +37,7 @@ mod space;
 mod space_metrics;
 mod spares;
 mod state;
+mod torn;
 mod walk;
 mod writer;
 
@@ -54,4 +55,5 @@ pub use shared_memory::{Held, SharedMemory};
 pub use space::LogSpace;
 pub use space_metrics::SpaceMetrics;
 pub use state::{HardState, LogState};
+pub use torn::cut_torn_tail;
 pub use walk::{OwnerWalk, Step, WalkEnd, WalkedRecord, owners};

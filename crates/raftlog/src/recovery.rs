@@ -15,6 +15,7 @@ use crate::record::{DecodeError, HEADER_BYTES, Head, Header, check_field};
 use crate::scan::{ScanError, SegmentReader};
 use crate::segment::{Position, SegmentId, owner_dir};
 use crate::segment_index::{self, SegmentIndex, SegmentIndexWriter};
+use crate::torn::{remove_segments, segments_after};
 use crate::writer::{OpenSegment, open_existing};
 use crate::{Discards, LogSpec, OpenError};
 use disk::Disk;
@@ -365,7 +366,10 @@ impl Recovery<'_> {
         let io_error = |error| self.io(error);
         let tail = chain.tail;
         let open = open_existing(self.disk, &self.spec.owners_dir, tail.file()).await.map_err(io_error)?;
-        self.remove_segments_after(tail).await?;
+        let later = self.segments_after(tail).await?;
+        remove_segments(self.disk, &self.spec.owners_dir, tail.owner, later, self.spec.log)
+            .await
+            .map_err(io_error)?;
         // A process that was killed may have left its last record, and its removals, in the page cache alone.
         if let Some(last) = chain.index.last()
             && last.position.file() != tail.file()
@@ -399,34 +403,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Removes the owner's segments after the one the log ends in, newest first, each durably before the
-    /// next: a crash in between leaves no later segment without its predecessor, which would be taken for
-    /// damage.
-    async fn remove_segments_after(&self, tail: Position) -> Result<(), OpenError> {
-        for segment in self.segments_after(tail).await?.into_iter().rev() {
-            let id = SegmentId { owner: tail.owner, segment };
-            segment_index::remove(self.disk, &self.spec.owners_dir, id).await.map_err(|e| self.io(e))?;
-            let path = id.path(&self.spec.owners_dir);
-            tracing::warn!(
-                log = self.spec.log,
-                file = path,
-                "remove a segment without records after the end of the log"
-            );
-            self.disk.remove_file(&path).await.map_err(|e| self.io(e))?;
-            let dir = owner_dir(&self.spec.owners_dir, tail.owner);
-            self.disk.sync_dir(&dir).await.map_err(|e| self.io(e))?;
-        }
-        Ok(())
-    }
-
-    /// Numbers of the owner's segments after the one the log ends in, in order.
     async fn segments_after(&self, tail: Position) -> Result<Vec<u32>, OpenError> {
-        let dir = owner_dir(&self.spec.owners_dir, tail.owner);
-        let names = self.disk.list(&dir).await.map_err(|e| self.io(e))?;
-        let numbers = names.iter().filter_map(|name| SegmentId::parse_number(name));
-        let mut later: Vec<u32> = numbers.filter(|segment| *segment > tail.segment).collect();
-        later.sort_unstable();
-        Ok(later)
+        segments_after(self.disk, &self.spec.owners_dir, tail.file()).await.map_err(|e| self.io(e))
     }
 
     /// Says what is cut, if it is more than unused space. What begins like a record of this place was torn;

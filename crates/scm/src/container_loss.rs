@@ -1,7 +1,7 @@
 //! The remains of a container without a good replica, which an operator is shown and may accept.
 
 use crate::ops::accept_container_loss::as_decided;
-use crate::replicas::last_record;
+use crate::replicas::{LastRecord, last_record};
 use crate::replication::{self, ContainerView, NodeView, NodeViews};
 use crate::resolution::is_empty;
 use crate::tables::container_state;
@@ -38,8 +38,17 @@ pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, St
         return Err(format!("members have some of it: flotilla admin pipeline accept-loss {pipeline}"));
     }
     let sound = there.iter().filter(|(_, replica)| replica.unhealthy.is_empty());
-    let Some((node, best)) = sound.max_by_key(|(node, replica)| (last_record(replica), Reverse(*node)))
-    else {
+    // A log that was cut off has a later term, or more entries, than the one that was decided: it is no part
+    // of that, and most likely a tail that nobody acknowledged.
+    let end = LastRecord { term: before.last_term, index: before.last_index };
+    let is_part = |replica: &ContainerReplica| {
+        let last = last_record(replica);
+        last.term <= end.term && last.index <= end.index
+    };
+    let worth = |(node, replica): &&(NodeId, &ContainerReplica)| {
+        (is_part(replica), last_record(replica), Reverse(*node))
+    };
+    let Some((node, best)) = sound.max_by_key(worth) else {
         let (node, replica) = there[0];
         return Err(format!(
             "what is left, on node {node}, is damaged ({}): what can be read of it, and was known there to be committed, is \
@@ -73,6 +82,12 @@ fn check_nothing_may_come(known: &ContainerView<'_>, views: &NodeViews) -> Resul
             "node {node} is not dead and has not said all that it has: wait for it, or stop it for good"
         ));
     }
+    let broken = known.on_lost_disks.iter().find(|node| views.get(node).is_some_and(may_return));
+    if let Some(node) = broken {
+        return Err(format!(
+            "node {node} has it on a disk that does not work now: bring that back, or start the node without it"
+        ));
+    }
     let good = known
         .replicas
         .iter()
@@ -96,10 +111,10 @@ fn check_nothing_may_come(known: &ContainerView<'_>, views: &NodeViews) -> Resul
 mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
-    use crate::ops::testing::{close, create, end, run, set_duty, three_nodes};
+    use crate::ops::testing::{close, create, disk, end, run, set_duty, three_nodes};
     use crate::replicas::ContainersReport;
     use crate::tables::Tables;
-    use proto::scm::{CloseContainersCommand, NodeDuty, scm_command::Command};
+    use proto::scm::{CloseContainersCommand, DiskReport, DiskState, NodeDuty, scm_command::Command};
     use std::time::Duration;
     use tokio::time::Instant;
 
@@ -178,6 +193,13 @@ mod tests {
         check(&two, becomes(Some(3), ContainerClosed, 60));
         let damaged = [(2, Some(replica(70, "block 7"))), (3, Some(replica(60, "")))];
         check(&damaged, becomes(Some(3), ContainerClosed, 60));
+        // A tail of a later leader that nobody acknowledged is no part of what was decided.
+        let tail = ContainerReplica { last_term: 3, ..replica(51, "") };
+        check(&[(2, Some(tail)), (3, Some(replica(58, "")))], becomes(Some(3), ContainerClosed, 58));
+        check(
+            &[(2, Some(replica(90, ""))), (3, Some(replica(58, "")))],
+            becomes(Some(3), ContainerClosed, 58),
+        );
         check(&[(1, None), (2, None)], becomes(None, ContainerDeleted, 70));
         let begun = ContainerReplica { last_term: 0, blocks: 0, ..replica(0, "") };
         check(&[(1, Some(begun)), (2, None)], becomes(None, ContainerDeleted, 70));
@@ -191,6 +213,26 @@ mod tests {
         assert_eq!(left(&tables).node, None, "a dead node's replica is gone");
         assert_eq!(run(&mut tables, set_duty(2, NodeDuty::NodeEnteringMaintenance)).refused, "");
         assert_eq!(left(&tables).node, Some(NodeId(2)));
+    }
+
+    /// One sync that failed makes a disk broken until its process starts again.
+    #[test]
+    fn nothing_is_given_up_that_is_on_a_broken_disk() {
+        let tables = decided(ContainerState::ContainerClosed, 70);
+        let start = Instant::now();
+        let silence = Silence { stale_after: SECOND, dead_after: 9 * SECOND, disk_lost_after: 3 * SECOND };
+        let mut nodes = Nodes::new(silence, start);
+        let on_broken = ContainerReplica { disk: disk(3, 0), ..replica(70, "") };
+        let broken =
+            || DiskReport { disk: disk(3, 0), state: DiskState::Failed as i32, ..Default::default() };
+        let mut tell = |at: Instant| {
+            nodes.see(NodeId(3), vec![broken()], at);
+            let (replicas, gone) = (vec![on_broken.clone()], vec![]);
+            nodes.report_containers(NodeId(3), ContainersReport { replicas, gone, begins: true, ends: true });
+        };
+        (0..=10).for_each(|second| tell(start + second * SECOND));
+        let refused = left(ContainerId(1), &World::at(&tables, &nodes, start + 10 * SECOND)).unwrap_err();
+        assert!(refused.contains("node 3 has it on a disk that does not work now"), "{refused}");
     }
 
     #[test]

@@ -74,13 +74,15 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>, tasks: &Tasks) -> Waiting
                 && match known.quality(replica) {
                     Quality::Diverged => true,
                     // The replica is not compared yet, or cannot be.
-                    Quality::Stale | Quality::Ahead | Quality::Bad
+                    Quality::Stale | Quality::Bad
                         if known.may_have_acknowledged_more(replica)
                             || known.is_yet_to_be_compared(replica) =>
                     {
                         true
                     }
-                    Quality::Stale | Quality::Ahead => is_closed && known.is_shared(replica) != Some(true),
+                    // Its time of being told of is not over, or it is about to be deleted.
+                    Quality::Ahead => true,
+                    Quality::Stale => is_closed && known.is_shared(replica) != Some(true),
                     // The replica cannot be read at the moment.
                     Quality::Unfinished => is_closed && known.pipeline_over,
                     quality => quality.is_good() && !known.good_ones_agree(world.node_views()),

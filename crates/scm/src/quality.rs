@@ -60,7 +60,8 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
 }
 
 /// The quality of a replica that comes late, of a container from which all was discarded: whatever part of it
-/// the replica has, nothing in that is wanted.
+/// the replica has, nothing in that is wanted. What it knows to be committed beyond that is told first, as of
+/// a container that is closed: the others are gone, and this is the last that has it.
 fn of_emptied(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     let end = LastRecord { term: record.last_term, index: record.last_index };
     let (terms, lacks_earlier_terms) = (record.terms.clone(), record.lacks_earlier_terms);
@@ -68,11 +69,9 @@ fn of_emptied(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     match replica.state() {
         _ if is_empty(replica) => Quality::Stale,
         ReplicaState::Unspecified | ReplicaState::ReplicaOpen => Quality::Unfinished,
+        _ if is_shared(replica, [&container].into_iter()) != Some(true) => Quality::Diverged,
         _ if last_record(replica) > end => Quality::Ahead,
         _ if replica.last_index > record.last_index && !replica.copied => Quality::Ahead,
-        // The end of one whose log is lost is what stood on its disk: that two ends look the same proves less.
-        _ if last_record(replica) == end && !is_without_log(replica) => Quality::Stale,
-        _ if is_shared(replica, [&container].into_iter()) != Some(true) => Quality::Diverged,
         // How far its records are committed only its log knew.
         _ if is_without_log(replica) && shares_all(replica, [&container].into_iter()) != Some(true) => {
             Quality::Ahead
@@ -482,7 +481,10 @@ mod tests {
         check((1, 40), (1, 20, 6), Quality::Stale);
         check((1, 40), (1, 40, 6), Quality::Diverged);
         check((2, 50), (2, 50, 9), Quality::Diverged);
-        check((2, 71), (2, 71, 5), Quality::Ahead);
+        check((2, 71), (2, 70, 5), Quality::Ahead);
+        check((2, 71), (2, 71, 5), Quality::Diverged);
+        // It rolled at the same entry in a term that came twice.
+        check((2, 70), (2, 70, 9), Quality::Diverged);
         check((3, 60), (2, 50, 5), Quality::Ahead);
         let open = ContainerReplica { blocks: 3, state: ReplicaOpen as i32, ..ContainerReplica::default() };
         assert_eq!(quality(&record, &open), Quality::Unfinished);

@@ -382,6 +382,24 @@ impl Left {
         if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }.unwrap();
     }
 
+    pub(crate) fn bytes_of_file(&self, path: &str) -> u64 {
+        self.root().join(path).metadata().unwrap().len()
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    pub(crate) fn resize(&self, path: &str, bytes: usize) {
+        let file = std::fs::OpenOptions::new().write(true).open(self.root().join(path)).unwrap();
+        file.set_len(bytes as u64).unwrap();
+    }
+
+    /// Makes a file look as if it had been longer in an earlier life: whole records stand behind its own.
+    #[allow(clippy::disallowed_methods)]
+    pub(crate) fn double(&self, path: &str) {
+        let path = self.root().join(path);
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(path, [&bytes[..], &bytes[..]].concat()).unwrap();
+    }
+
     #[allow(clippy::disallowed_methods)]
     pub(crate) fn flip(&self, path: &str, at: usize) {
         let path = self.root().join(path);

@@ -544,6 +544,43 @@ async fn a_replica_without_its_log_says_what_is_damaged_of_it() {
 
 /// The index has no log of its own: rows that were not flushed are gone with the process, and the log that
 /// would apply them again is lost.
+/// Nobody was told that a torn record is durable. What is damaged before others, or was applied, is no torn
+/// one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_without_its_log_ends_before_a_record_that_a_crash_has_torn() {
+    const SEGMENT: &str = "containers/0000000000000065/00000000.seg";
+    let place_of = async |local| {
+        let left = Left::with_index_of(9).await;
+        let whole = retired(&left, usize::MAX).await;
+        let block = BlockId { container: SECOND, local };
+        whole.disk.index.pieces(block, 0..5, 1).unwrap()[0].place.offset as usize
+    };
+    let [before, last] = [place_of(8).await, place_of(9).await];
+    type Harm = fn(&Left, usize, usize);
+    let cases: [(&str, Harm, u64, u64, bool); 6] = [
+        ("its body is torn", |left, _, last| left.flip(SEGMENT, last + 106), 5, 8, true),
+        ("its head is torn", |left, _, last| left.flip(SEGMENT, last + 50), 5, 8, true),
+        ("it is cut", |left, _, last| left.resize(SEGMENT, last + 100), 5, 8, true),
+        ("what a recycled segment held", |left, _, _| left.double(SEGMENT), 5, 9, true),
+        ("one before others", |left, before, _| left.flip(SEGMENT, before + 50), 5, 7, false),
+        ("one that was applied", |left, _, last| left.flip(SEGMENT, last + 50), 9, 9, false),
+    ];
+    for (harm, strike, applied, ends, is_healthy) in cases {
+        let left = Left::with_index_of(applied).await;
+        left.lose("groups/pipeline-3");
+        strike(&left, before, last);
+        let bytes_before = left.bytes_of_file(SEGMENT);
+        let retired = retired(&left, usize::MAX).await;
+        retired.let_go(&host()).await.unwrap();
+        let second = retired.record(SECOND).unwrap();
+        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(ends))), "{harm}");
+        let unhealthy = retired.disk.index.unhealthy(SECOND).unwrap();
+        assert_eq!(unhealthy.is_none(), is_healthy, "{harm}: {unhealthy:?}");
+        let is_cut = left.bytes_of_file(SEGMENT) < bytes_before;
+        assert_eq!(is_cut, is_healthy, "{harm}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_row_was_never_flushed_is_filed_when_its_log_is_lost() {
     for begun in [false, true] {

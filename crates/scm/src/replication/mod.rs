@@ -292,7 +292,10 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
     let on_lost_disks = on_lost_disks.into_iter().map(|(node, _)| node).collect();
     let fails = |(node, replica): &&(NodeId, &ContainerReplica)| nodes.disk_is_failing(*node, &replica.disk);
     let on_failing_disks = replicas.iter().filter(fails).map(|(node, _)| *node).collect();
-    let is_dead = |(node, _): &&(NodeId, &ContainerReplica)| nodes.state(*node, now) == NodeState::NodeDead;
+    let is_dead = |(node, _): &&(NodeId, &ContainerReplica)| {
+        let is_expected = world.node_views().get(node).is_some_and(|view| view.counts());
+        nodes.state(*node, now) == NodeState::NodeDead && !is_expected
+    };
     let on_dead_nodes = replicas.iter().filter(is_dead).map(|(node, _)| *node).collect();
     let ahead_is_told = BTreeSet::new();
     Some(ContainerView {

@@ -94,7 +94,7 @@ pub(crate) struct ContainerView<'a> {
     /// Nodes with a replica on a disk that does not work at the moment: the replica counts, and nothing
     /// relies on it.
     pub(crate) on_failing_disks: BTreeSet<NodeId>,
-    /// Nodes that are dead: their replicas come back with them, or never.
+    /// Nodes that are dead, and not in maintenance: their replicas come back with them, or never.
     pub(crate) on_dead_nodes: BTreeSet<NodeId>,
     /// Members of the pipeline that have not come to the container's end yet: their logs may still write it.
     pub(crate) behind: BTreeSet<NodeId>,
@@ -171,19 +171,16 @@ impl<'a> ContainerView<'a> {
     /// Whether a good replica has been read since it changed last: before that nothing shows that another one
     /// is of another history.
     fn is_compared(&self) -> bool {
-        let there = self.good_on_nodes().filter(|(node, _)| !self.on_dead_nodes.contains(node));
-        there.map(|(_, replica)| replica).any(|replica| !replica.hash.is_empty())
+        self.good().any(|replica| !replica.hash.is_empty())
     }
 
+    /// The good replicas that are there, or are expected back.
     fn good(&self) -> impl Iterator<Item = &'a ContainerReplica> {
-        self.good_on_nodes().map(|(_, replica)| replica)
-    }
-
-    fn good_on_nodes(&self) -> impl Iterator<Item = (NodeId, &'a ContainerReplica)> {
         let is_good = |replica: &ContainerReplica| {
             quality(self.record, replica).is_good() && !self.is_without_log_beside_better(replica)
         };
-        self.replicas.iter().copied().filter(move |(_, replica)| is_good(replica))
+        let there = self.replicas.iter().copied().filter(|(node, _)| !self.on_dead_nodes.contains(node));
+        there.map(|(_, replica)| replica).filter(move |replica| is_good(replica))
     }
 
     /// Whether good replicas, other than those of dead nodes, have other bytes. Nobody knows which of them
@@ -418,7 +415,9 @@ fn plan_marks(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> 
     let ContainerRecord { container, last_term, last_index, .. } = *known.record;
     let container = ContainerId(container);
     let unmarked = known.replicas.iter().filter(|(node, replica)| {
+        // Until its node has let go of the log it may turn out that this is lost.
         known.quality(replica) == Quality::GoodUnmarked
+            && replica.released
             && (limits.all_known || !is_without_log(replica))
             && may_ask(*node, TaskKind::TaskClose, container, limits, tasks)
     });

@@ -381,6 +381,11 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
 fn replicas_that_ended_by_themselves_are_marked_or_replaced() {
     let exact = |replica: &mut ContainerReplica| *replica = self::replica(1, ReplicaQuasiClosed);
     Case::new(&[1, 2]).with(3, exact).check(&[], &[(3, TaskClose)]);
+    // Its log may turn out to be lost.
+    let not_let_go = |replica: &mut ContainerReplica| {
+        *replica = ContainerReplica { released: false, ..self::replica(1, ReplicaQuasiClosed) }
+    };
+    Case::new(&[1, 2]).with(3, not_let_go).check(&[], &[]);
     let short = |replica: &mut ContainerReplica| {
         *replica = ContainerReplica { last_index: 9, ..self::replica(1, ReplicaQuasiClosed) }
     };
