@@ -156,6 +156,22 @@ impl Disks {
         }
     }
 
+    /// The disk whose replica SCM is told of: of two, the one that is not closed, as SCM alone can say whether
+    /// it has what the container lacks, and has it deleted otherwise; until then it is as if the other was
+    /// not there, though that is read. Of two that are closed it is the one that is read. Blocks.
+    pub(crate) fn told_of(&self, container: ContainerId) -> anyhow::Result<Option<&Arc<DatanodeDisk>>> {
+        let is_unfinished = |disk: &&Arc<DatanodeDisk>| {
+            let record = disk.index.container(container).ok().flatten();
+            record.is_some_and(|record| record.state != ContainerState::Closed)
+        };
+        if self.open.len() > 1
+            && let Some(disk) = self.open.iter().filter(|disk| disk.failure().is_none()).find(is_unfinished)
+        {
+            return Ok(Some(disk));
+        }
+        Ok(self.holding(container)?.map(|(disk, _)| disk))
+    }
+
     /// The disks in the order in which they are asked for a container: those that work, then those that do
     /// not.
     fn to_be_asked(&self) -> impl Iterator<Item = (&Arc<DatanodeDisk>, bool)> {

@@ -3,7 +3,7 @@
 use crate::ops::accept_container_loss::as_decided;
 use crate::replicas::{LastRecord, last_record};
 use crate::replication::{self, ContainerView, NodeView, NodeViews};
-use crate::resolution::is_empty;
+use crate::resolution::{RESTART_OR_GIVE_UP_DISK, is_empty};
 use crate::tables::container_state;
 use crate::world::World;
 use proto::scm::{ClosedContainer, ContainerReplica, ContainerState, NodeState, ReplicaState};
@@ -85,7 +85,7 @@ fn check_nothing_may_come(known: &ContainerView<'_>, views: &NodeViews) -> Resul
     let broken = known.on_lost_disks.iter().find(|node| views.get(node).is_some_and(may_return));
     if let Some(node) = broken {
         return Err(format!(
-            "node {node} has it on a disk that does not work now: bring that back, or start the node without it"
+            "node {node} has it on a disk that does not work now: {RESTART_OR_GIVE_UP_DISK}"
         ));
     }
     let good = known

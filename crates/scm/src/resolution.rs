@@ -25,6 +25,9 @@ use types::{ContainerId, NodeId, PipelineId};
 /// taken for one because a report was late. Containers behind the end of the log are settled without any
 /// report (`ops::end_pipeline`).
 const DELETE_AFTER: Duration = Duration::from_secs(60);
+/// The words that end a refusal to give up what a broken disk has: one failed sync makes it broken until its
+/// process starts again.
+pub(crate) const RESTART_OR_GIVE_UP_DISK: &str = "restart the node, or start it without that disk";
 
 /// The moments since which this leader has seen pipelines as over.
 pub(crate) struct Resolution {
@@ -165,6 +168,15 @@ pub(crate) fn accept_loss(
     }
     let members = members_or_holders(record, tables, nodes);
     let views = members.iter().map(|member| MemberView::of(record, member, nodes, now));
+    let on_broken = |member: &MemberView<'_>| {
+        !member.is_dead() && nodes.disk_is_failing(member.node_id(), &member.member.disk)
+    };
+    if let Some(member) = views.clone().find(on_broken) {
+        return Err(format!(
+            "node {} has it on a disk that does not work now: {RESTART_OR_GIVE_UP_DISK}",
+            member.node_id()
+        ));
+    }
     // A member that is gone does not decide, whatever is remembered of it.
     let is_there = |member: &MemberView<'_>| !member.is_dead() && member.disk_works != Some(false);
     let said = |member: &MemberView<'_>| has_said_all(record, member, tables, nodes, since);
@@ -356,7 +368,7 @@ mod tests {
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
     use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
     use proto::scm::{
-        AllocateContainerCommand, DiskReport, LogEnd, MemberEnd, MemberState, NoteBegunCommand,
+        AllocateContainerCommand, DiskReport, DiskState, LogEnd, MemberEnd, MemberState, NoteBegunCommand,
         NoteLostLogCommand, PipelineReplica, PipelineReport, scm_command::Command,
     };
 
@@ -801,6 +813,10 @@ mod tests {
         assert!(early.starts_with("node 2 is not dead"), "{early}");
         let dead = 101 * LET_GO;
         assert_eq!(accept(&fixture, dead).unwrap_err(), "no member of pipeline 1 is left");
+        let broken = DiskReport { disk: disk(1, 0), state: DiskState::Failed as i32, ..Default::default() };
+        fixture.nodes.see(NodeId(1), vec![broken], fixture.start + dead);
+        let refused = accept(&fixture, dead).unwrap_err();
+        assert!(refused.starts_with("node 1 has it on a disk that does not work now"), "{refused}");
         let disk = DiskReport { disk: disk(1, 0), ..DiskReport::default() };
         fixture.nodes.see(NodeId(1), vec![disk], fixture.start + dead);
         let kept = vec![(1, ContainerClosed, 60), (2, ContainerDeleted, 0)];

@@ -118,14 +118,14 @@ impl Surveyor {
         });
         let Some((record, is_end, measure, mut unhealthy)) = read.await? else {
             self.inventory.remove(container, disk.id);
-            if let Some(read) = self.read_elsewhere(disk, container).await? {
-                self.inventory.look_again(read, container);
+            if let Some(told) = self.told_elsewhere(disk, container).await? {
+                self.inventory.look_again(told, container);
             }
             return Ok(None);
         };
-        if let Some(read) = self.read_elsewhere(disk, container).await? {
-            if self.inventory.get(container).is_none_or(|told| told.disk != read) {
-                self.inventory.look_again(read, container);
+        if let Some(told) = self.told_elsewhere(disk, container).await? {
+            if self.inventory.get(container).is_none_or(|replica| replica.disk != told) {
+                self.inventory.look_again(told, container);
             }
             return Ok(self.open_before(disk, &record));
         }
@@ -192,8 +192,8 @@ impl Surveyor {
         Ok(self.open_before(disk, &record))
     }
 
-    /// The other disk from which a container is read that this one has too: SCM is told of the replica there.
-    async fn read_elsewhere(
+    /// The other disk whose replica SCM is told of, of a container that this one has too.
+    async fn told_elsewhere(
         &self,
         disk: &Arc<DatanodeDisk>,
         container: ContainerId,
@@ -202,8 +202,8 @@ impl Surveyor {
             return Ok(None);
         }
         let disks = self.disks.clone();
-        let held = blocking(move || Ok(disks.holding(container)?.map(|(disk, _)| disk.id))).await?;
-        Ok(held.filter(|held| *held != disk.id))
+        let told = blocking(move || Ok(disks.told_of(container)?.map(|disk| disk.id))).await?;
+        Ok(told.filter(|told| *told != disk.id))
     }
 
     /// Notes a replica that cannot be read at the moment, and of which nothing is known: it is there

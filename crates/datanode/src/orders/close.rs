@@ -16,7 +16,7 @@ pub(crate) async fn close_replica(
     last: Option<LogId>,
 ) -> Result<(), Failure> {
     let finder = disks.clone();
-    let found = blocking(move || Ok(finder.holding(container)?.map(|(disk, _)| disk.clone())));
+    let found = blocking(move || Ok(finder.told_of(container)?.cloned()));
     let Some(disk) = found.await.map_err(broken)? else { return Err(not_here(container)) };
     close_on(&disk, container, last).await
 }

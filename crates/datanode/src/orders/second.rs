@@ -1,8 +1,9 @@
 //! Removing a closed container's second replica: a disk that was out of use for a while comes back with what
 //! was copied to another disk of its node meanwhile.
 //!
-//! SCM is told of the replica that is read ([`crate::disks::Disks::holding`]), and discards in that one. The
-//! other goes once all of this is so, whoever says it:
+//! Where one of the two is not CLOSED, SCM is told of that ([`crate::disks::Disks::told_of`]), and says what
+//! becomes of it: it may have what the container lacks. Where both are, SCM is told of the one that is read,
+//! and discards in it. The other goes once all of this is so, whoever says it:
 //!
 //! 1. both are CLOSED, end with the same record, and have the same records but for what one of them has
 //!    discarded: neither has anything that the container has not;
@@ -10,8 +11,8 @@
 //! 3. the one that is told of is hashed and nothing is known against it, its disk works, and every body of it
 //!    was read and checked just before: it may be the one whose disk was away.
 //!
-//! The node counts once, so no decision of SCM rests on the one that goes. A replica that is not CLOSED, or
-//! has other records, stays: it may have what only a person can give up.
+//! The node counts once, so no decision of SCM rests on the one that goes. A CLOSED replica that has other
+//! records stays: it may have what only a person can give up.
 
 use super::check::check_bodies;
 use super::delete::{delete_from, finish_begun};
@@ -147,6 +148,7 @@ mod tests {
     use crate::index::Measure;
     use crate::inventory::Surveyor;
     use crate::offline::tests::{FIRST, Left};
+    use crate::orders::close::close_replica;
     use crate::orders::delete::delete_replica;
     use crate::orders::order::Run;
     use crate::workers::Workers;
@@ -300,9 +302,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn the_other_one_stays_when_the_one_that_is_told_of_is_deleted() {
         let template = Left::of_small_blocks().await;
-        for (end_state, told, stays) in
-            [(ContainerState::Closed, 0, [false, true]), (ContainerState::QuasiClosed, 1, [true, false])]
-        {
+        for end_state in [ContainerState::Closed, ContainerState::QuasiClosed] {
             let left = [template.copy(), template.copy_to_another_disk()];
             let means = of_two_disks([&left[0], &left[1]]).await;
             let first = means.disks.open[0].clone();
@@ -311,14 +311,18 @@ mod tests {
             first.index.set_end(FIRST, end).unwrap();
             take_inventory(&means).await;
             let disk_told_of = || means.disks.inventory.get(FIRST).unwrap().disk;
-            assert_eq!(disk_told_of(), means.disks.open[told].id);
+            assert_eq!(disk_told_of(), first.id);
             let order = deletion(&means);
             delete(&means, &order).await;
-            assert_eq!(holders(&means), stays);
+            assert_eq!(holders(&means), [false, true]);
             take_inventory(&means).await;
-            assert_eq!(disk_told_of(), means.disks.open[1 - told].id);
+            assert_eq!(disk_told_of(), means.disks.open[1].id);
             delete(&means, &order).await;
-            assert_eq!(holders(&means), stays, "SCM has not yet heard that it is gone, and says it again");
+            assert_eq!(
+                holders(&means),
+                [false, true],
+                "SCM has not yet heard that it is gone, and says it again"
+            );
         }
     }
 
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn of_one_on_two_disks_the_closed_one_is_read_and_told_of() {
+    async fn of_one_on_two_disks_the_closed_one_is_read_and_scm_says_what_becomes_of_the_other() {
         let template = Left::of_small_blocks().await;
         let left = [template.copy(), template.copy_to_another_disk()];
         let means = of_two_disks([&left[0], &left[1]]).await;
@@ -348,7 +352,14 @@ mod tests {
             take_inventory(&means).await;
             assert_eq!(read_from(), second.id);
             let told = means.disks.inventory.get(FIRST).unwrap();
-            assert_eq!((told.disk, told.state), (second.id, ContainerState::Closed));
+            assert_eq!((told.disk, told.state), (first.id, state));
+            close_replica(
+                &means.disks,
+                FIRST,
+                Some(types::LogId { index: types::LogIndex(0), ..last.unwrap() }),
+            )
+            .await
+            .expect_err("the one that is told of ends elsewhere");
         }
     }
 }
