@@ -57,8 +57,9 @@ fn main() -> anyhow::Result<ExitCode> {
 
     let mut times = Times::read(&arguments.times);
     let queue = schedule::in_order(tests, &times);
-    let results =
-        schedule::run(queue, limits, Duration::from_secs(arguments.test_seconds_max), summary::print_result);
+    let each_within = Duration::from_secs(arguments.test_seconds_max);
+    let mut results = schedule::run(queue, limits, each_within, summary::print_result);
+    schedule::run_failed_alone(&mut results, each_within);
     let is_green = summary::print(&results, skipped.len());
     times.update(&results);
     if let Err(error) = times.write(&arguments.times) {

@@ -15,6 +15,14 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
     /// The output of a failed test.
     pub(crate) printed: String,
+    /// Whether the test passed alone, after it had failed beside others.
+    pub(crate) passed_alone: bool,
+}
+
+impl Outcome {
+    pub(crate) fn has_failed(&self) -> bool {
+        self.verdict != Verdict::Passed
+    }
 }
 
 /// A test with what it needs.
@@ -54,7 +62,7 @@ pub(crate) fn run(
             let started = Instant::now();
             let (verdict, printed) = process::run(&test, &ports, each_within);
             room.leave(need);
-            outcomes.push(Outcome { test, verdict, took: started.elapsed(), printed });
+            outcomes.push(Outcome { test, verdict, took: started.elapsed(), printed, passed_alone: false });
             report(outcomes.last().expect("it was pushed"));
         }
         outcomes
@@ -64,6 +72,22 @@ pub(crate) fn run(
         let workers: Vec<_> = (0..limits.slots).map(|worker| scope.spawn(move || run_some(worker))).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker does not panic")).collect()
     })
+}
+
+/// The most failed tests that are tried alone: where more fail it is not the machine.
+const ALONE_MAX: usize = 3;
+
+/// Runs the tests that failed once more, one after the other and beside nothing: a machine that stands still
+/// for seconds fails tests that wait for nothing longer. What fails by itself fails again.
+pub(crate) fn run_failed_alone(outcomes: &mut [Outcome], each_within: Duration) {
+    let failed: Vec<&mut Outcome> = outcomes.iter_mut().filter(|outcome| outcome.has_failed()).collect();
+    if failed.len() > ALONE_MAX {
+        return;
+    }
+    for outcome in failed {
+        let (verdict, _) = process::run(&outcome.test, &PORTS, each_within);
+        outcome.passed_alone = verdict == Verdict::Passed;
+    }
 }
 
 /// The ports that `testkit` may give away, parted among the workers.

@@ -25,8 +25,12 @@ pub(crate) fn print(outcomes: &[Outcome], ignored: usize) -> bool {
     for outcome in slowest.iter().take(SLOWEST) {
         println!("       {:8.2} s  {}", outcome.took.as_secs_f64(), outcome.test);
     }
-    let failed = outcomes.iter().filter(|outcome| outcome.verdict != Verdict::Passed).count();
-    println!("\ntests: {} passed, {failed} failed, {ignored} ignored", outcomes.len() - failed);
+    println!();
+    for outcome in outcomes.iter().filter(|outcome| outcome.passed_alone) {
+        println!("unsteady: {} failed beside others, and passed alone", outcome.test);
+    }
+    let failed = outcomes.iter().filter(|outcome| outcome.has_failed() && !outcome.passed_alone).count();
+    println!("tests: {} passed, {failed} failed, {ignored} ignored", outcomes.len() - failed);
     failed == 0
 }
 

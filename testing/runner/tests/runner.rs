@@ -23,6 +23,29 @@ fn what_passes_and_what_fails_is_counted_and_told() {
     assert!(printed.contains("again: ./dev test 'some/quick fails'"), "{printed}");
 }
 
+/// A machine that stood still for a while is not what is tested; what happened is told all the same.
+#[test]
+fn what_failed_beside_others_is_tried_alone() {
+    let workshop = Workshop::new();
+    let once = format!("mkdir {}/tried", workshop.directory.path().display());
+    let shaky = format!("! {once} 2>/dev/null || (echo the reason >&2; exit 101)");
+    workshop.binary("shaky", &[("passes", "true"), ("shakes", &shaky)], &[]);
+    let (ran, printed) = workshop.run(&[]);
+    assert!(ran.status.success(), "{printed}");
+    assert!(printed.contains("---- some/shaky shakes: exit status: 101 ----\nthe reason\n"), "{printed}");
+    assert!(
+        printed.contains("unsteady: some/shaky shakes failed beside others, and passed alone"),
+        "{printed}"
+    );
+    assert!(printed.contains("tests: 2 passed, 0 failed, 0 ignored"), "{printed}");
+
+    let broken = [("a", "exit 1"), ("b", "exit 1"), ("c", "exit 1"), ("shakes", &*shaky)];
+    let workshop = Workshop::new();
+    workshop.binary("broken", &broken, &[]);
+    let (ran, printed) = workshop.run(&[]);
+    assert!(!ran.status.success() && !printed.contains("unsteady"), "{printed}");
+}
+
 #[test]
 fn who_runs_no_test_has_not_passed() {
     let workshop = Workshop::new();
