@@ -133,7 +133,7 @@ The same as tests, once each:  ./dev test kvnode/drills
 
 cluster: SCM, OM, three to five datanodes and a gateway as processes, under load from S3, lose something: lost-node (kill -9 of a datanode for good, then
 another one is decommissioned), lost-majority (two datanodes for good, `accept-loss`), lost-good (two of three for good, after they closed what the third one lacks), pulled-disk (its directory is removed, under a running and under a stopped datanode), corruption (a bit
-changes in a closed segment), bad-everywhere (in each of three replicas, in different blocks), full-disk, full-store (all of them at once) and read-only-disk (an ext4 of its own, where this may be mounted), power-cut (kill -9 of everything at once),
+changes in a closed segment), bad-everywhere (in each of three replicas, in different blocks), full-disk, full-store (all of them at once) and read-only-disk (an ext4 of its own, where this may be mounted), power-cut (kill -9 of everything at once, and the disks of datanodes lose what was not synced, where a file system of their own may be mounted),
 lost-scm, lost-scm-leader (of three, and a datanode with it), lost-scm-tail (a forced reset from a member that was away), lost-log (a member's
 `hard-state`, while another one is away for longer than SCM waits), cut-leader (with chunks that nobody acknowledges, then it is the only one that is left), old-copy (of a disk, beside a member that was away: they lead without the one that has more), old-copies (the same with many
 small containers: the others have never heard of some), old-copy-led (the same, and the others begin a term of the same number), full-follower (for good; then a node is lost), full-and-lost (both at once: nobody can commit), two-left (of three; then an empty third one comes),
@@ -155,7 +155,8 @@ says what the machine does by itself). N times (1 when not given), a quarter of 
 All doors, and small crowds, as tests:  ./dev test 'cli/processes strangers::'
 
 space: for N minutes (5 when not given) clients write, overwrite, delete and read objects and begin uploads that end nowhere, while gateways (in the middle of their
-PUTs), OM, SCMs and datanodes are killed with -9 and come back. No read may have other bytes than the name may have. Then nine of ten names are deleted: all of it must go,
+PUTs), OM, SCMs and datanodes are killed with -9 and come back, and a datanode's disk (where it may have a file system of its own) fills, and loses
+what was not synced with its power. No read may have other bytes than the name may have. Then nine of ten names are deleted: all of it must go,
 and what stays must be there to the byte. S chooses who is killed when. The last line is JSON: operations, kills, what is left on the disks, of what is live.
 For some seconds, as a test:  ./dev test 'cli/processes space_drill::'
 

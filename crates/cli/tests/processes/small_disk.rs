@@ -1,7 +1,15 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// What python3 does to have a file system stop as if its machine had lost power: the ioctl EXT4_IOC_SHUTDOWN,
+/// without a flush of the journal.
+const STOP: &str =
+    "import fcntl, os, sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, b'\\2\\0\\0\\0')";
+/// Processes that were just killed may have files open for a moment.
+const UNMOUNTED_WITHIN: Duration = Duration::from_secs(30);
 
 /// An ext4 of its own in a file, which a drill can fill or have turn read-only. Unmounted with the drill.
 pub(crate) struct SmallDisk {
@@ -13,10 +21,10 @@ impl SmallDisk {
     /// printed.
     pub(crate) fn mount(bytes: u64) -> Option<SmallDisk> {
         let dir = tempfile::tempdir().expect("make a temporary directory");
-        let image = dir.path().join("image");
+        let disk = SmallDisk { dir };
+        let image = disk.image();
         let file = std::fs::File::create(&image).expect("create an image");
         file.set_len(bytes).expect("extend it");
-        let disk = SmallDisk { dir };
         std::fs::create_dir(disk.root()).expect("make a directory to mount at");
         // None of it is reserved for root, who runs this.
         let made = run("mkfs.ext4", &["-q", "-F", "-m", "0", path(&image)]);
@@ -28,6 +36,10 @@ impl SmallDisk {
                 None
             }
         }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
     }
 
     pub(crate) fn root(&self) -> PathBuf {
@@ -60,10 +72,35 @@ impl SmallDisk {
         frozen.inspect_err(|why| println!("SKIPPED: this drill freezes a file system: {why}")).ok()
     }
 
+    /// Takes its power away: what was not synced is lost, and whoever uses it gets errors until it is back.
+    /// `None` where this process may not, with the reason printed.
+    pub(crate) fn cut_power(&self) -> Option<Dark<'_>> {
+        let cut = run("python3", &["-c", STOP, path(&self.root())]).map(|_| Dark { disk: self });
+        cut.inspect_err(|why| println!("SKIPPED: this drill takes a disk's power away: {why}")).ok()
+    }
+
     /// As after an error that the kernel does not trust the file system after: reads go on, writes fail, also
     /// of open files.
     pub(crate) fn turn_read_only(&self) {
         run("mount", &["-o", "remount,abort", path(&self.root())]).expect("abort the file system");
+    }
+}
+
+/// A disk that has lost power.
+pub(crate) struct Dark<'a> {
+    disk: &'a SmallDisk,
+}
+
+impl Dark<'_> {
+    /// Has it back with what was synced, once nobody has files of it open.
+    pub(crate) fn power_on(self) {
+        let (root, image) = (self.disk.root(), self.disk.image());
+        let give_up = Instant::now() + UNMOUNTED_WITHIN;
+        while let Err(why) = run("umount", &[path(&root)]) {
+            assert!(Instant::now() < give_up, "{why}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        run("mount", &["-o", "loop", path(&image), path(&root)]).expect("mount it again");
     }
 }
 

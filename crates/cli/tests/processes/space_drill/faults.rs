@@ -2,7 +2,7 @@
 //! killed at once; a disk fills, and is emptied again.
 
 use crate::commands::admin_once;
-use crate::small_disk::SmallDisk;
+use crate::small_disk::{Dark, SmallDisk};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -25,9 +25,10 @@ pub(super) type Harm = BTreeMap<&'static str, u64>;
 
 /// The kinds of harm, and how often each comes in a round: the gateway most often, as it is in the middle of
 /// some PUT each time.
-const KINDS: [(&str, usize); 10] = [
+const KINDS: [(&str, usize); 11] = [
     ("all-killed", 1),
     ("full-disk", 1),
+    ("power-cut", 2),
     ("gateway", 8),
     ("om", 2),
     ("om-leader", 3),
@@ -37,6 +38,9 @@ const KINDS: [(&str, usize); 10] = [
     ("datanode", 3),
     ("datanode-away", 2),
 ];
+
+/// The kinds that are done to a file system of its own.
+const NEED_A_DISK: [&str; 2] = ["full-disk", "power-cut"];
 
 /// A cluster, and the file system of its first disk where that has one of its own.
 pub(super) struct Store {
@@ -78,6 +82,10 @@ fn harm_until(over: &AtomicBool, mut store: Store, seed: u64) -> (Store, Harm) {
         let done = match to_come.pop().expect("a round has some") {
             "all-killed" => kill_all(&mut store.cluster),
             "full-disk" => fill(over, store.first_disk.as_ref().expect("it is in no round without")),
+            "power-cut" => {
+                let Some(done) = cut_power(over, &mut store, &mut random) else { continue };
+                done
+            }
             kind => kill(over, &mut store.cluster, kind, &mut random),
         };
         *harm.entry(done).or_default() += 1;
@@ -88,16 +96,16 @@ fn harm_until(over: &AtomicBool, mut store: Store, seed: u64) -> (Store, Harm) {
 
 /// Each kind of harm as often as it is to come, in some order.
 fn round(has_small_disk: bool, random: &mut SmallRng) -> Vec<&'static str> {
-    let kinds = KINDS.into_iter().filter(|(kind, _)| has_small_disk || *kind != "full-disk");
+    let kinds = KINDS.into_iter().filter(|(kind, _)| has_small_disk || !NEED_A_DISK.contains(kind));
     let mut round: Vec<_> = kinds.flat_map(|(kind, times)| std::iter::repeat_n(kind, times)).collect();
     round.shuffle(random);
     round
 }
 
-/// The kinds of which there was none; a disk need not fill, as not every machine allows it.
+/// The kinds of which there was none; not every machine allows what is done to a disk.
 pub(super) fn missed(harm: &Harm) -> Vec<&'static str> {
     let kinds = KINDS.into_iter().map(|(kind, _)| kind);
-    kinds.filter(|kind| *kind != "full-disk" && !harm.contains_key(kind)).collect()
+    kinds.filter(|kind| !NEED_A_DISK.contains(kind) && !harm.contains_key(kind)).collect()
 }
 
 fn kill_all(cluster: &mut Cluster) -> &'static str {
@@ -111,6 +119,17 @@ fn fill(over: &AtomicBool, disk: &SmallDisk) -> &'static str {
     rest(over, FULL_FOR);
     disk.make_room();
     "full-disk"
+}
+
+/// The first datanode's machine loses power: what was not synced is lost, acknowledged deletions are not.
+fn cut_power(over: &AtomicBool, store: &mut Store, random: &mut SmallRng) -> Option<&'static str> {
+    let dark = store.first_disk.as_ref().expect("it is in no round without").cut_power()?;
+    let first = &mut store.cluster.datanodes[0];
+    first.kill9();
+    rest(over, Duration::from_millis(random.random_range(0..800)));
+    Dark::power_on(dark);
+    first.start_again();
+    Some("power-cut")
 }
 
 fn kill(over: &AtomicBool, cluster: &mut Cluster, kind: &'static str, random: &mut SmallRng) -> &'static str {
