@@ -1,6 +1,7 @@
 //! Writers, overwriters, readers and deleters, and uploads that end nowhere, while gateways, OMs, SCMs and
-//! datanodes are killed, all at once too, a disk fills or loses power, and their bucket moves from group to group: nothing
-//! that was acknowledged is taken for garbage, all garbage goes, and `admin space` says what `du` does.
+//! datanodes are killed, all at once too, a disk fills or loses power, and their bucket moves from group to
+//! group: nothing that was acknowledged is taken for garbage, all garbage goes, and `admin space` says what
+//! `du` does.
 //!
 //! A short form is a test. `./dev drill space [--minutes N] [--seed S]` goes on for longer.
 
