@@ -27,7 +27,10 @@ pub(crate) async fn check(
     let forgotten = match forgotten_log(real, disk, &known).await? {
         Some(pipeline) => Some(format!("pipeline {pipeline}, whose log is there")),
         None => {
-            let found = forgotten_container(real, disk, index, &known).await?;
+            let found = match forgotten_container(real, disk, index, &known).await? {
+                None => forgotten_copy(disk, index).await?,
+                found => found,
+            };
             found.map(|id| format!("container {id}, which is there"))
         }
     };
@@ -80,22 +83,38 @@ async fn forgotten_container(
     Ok(None)
 }
 
+/// A copy without a row: the index had one once, as it is marked until then.
+async fn forgotten_copy(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Result<Option<ContainerId>> {
+    for container in unlisted(disk, index).await? {
+        if is_copy(disk, container).await? {
+            return Ok(Some(container));
+        }
+    }
+    Ok(None)
+}
+
+/// Containers on the disk of which the index has neither a row nor a mark.
+async fn unlisted(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Result<Vec<ContainerId>> {
+    let listed = index.with(|index| {
+        let rows = index.containers()?.into_iter().map(|(container, _)| container);
+        Ok(rows.chain(index.deletions()?).chain(index.imports()?).collect::<BTreeSet<_>>())
+    });
+    let listed = listed.await?;
+    let there = raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")?;
+    let there = there.into_iter().map(|owner| ContainerId(owner.0));
+    Ok(there.filter(|container| !listed.contains(container)).collect())
+}
+
 /// Containers with records that the index does not know, and their pipelines: their log has rolled to them
-/// and was not applied that far, or a flush is missing. Copies are left out, and those whose deletion has
-/// begun; one whose first record is damaged is no sign of anything.
+/// and was not applied that far, or a flush is missing. Copies are left out, and those that are marked; one
+/// whose first record is damaged is no sign of anything.
 pub(crate) async fn containers_without_row(
     disk: &Arc<dyn Disk>,
     index: &Index,
 ) -> anyhow::Result<Vec<(ContainerId, PipelineId)>> {
-    let listed = index.with(|index| {
-        let rows = index.containers()?.into_iter().map(|(container, _)| container);
-        Ok(rows.chain(index.deletions()?).collect::<BTreeSet<_>>())
-    });
-    let listed = listed.await?;
     let mut found = Vec::new();
-    for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
-        let container = ContainerId(owner.0);
-        if listed.contains(&container) || is_copy(disk, container).await? {
+    for container in unlisted(disk, index).await? {
+        if is_copy(disk, container).await? {
             continue;
         }
         match pipeline_in(disk, container).await {

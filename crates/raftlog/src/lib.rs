@@ -50,7 +50,7 @@ pub use hard_state::FILE_NAME as HARD_STATE;
 pub use log::Log;
 pub use options::{LogSpaceOptions, LogSpec};
 pub use owner_files::{OwnerFile, owner_files};
-pub use rewrite::{Rewrite, stray_segments};
+pub use rewrite::{Rewrite, stray_segments, stray_segments_of};
 pub use shared_memory::{Held, SharedMemory};
 pub use space::LogSpace;
 pub use space_metrics::SpaceMetrics;

@@ -141,7 +141,16 @@ impl LogSpace {
 
 /// The segments of an owner that are no part of it: left by a compaction, or never finished.
 pub async fn stray_segments(disk: &dyn Disk, owners_dir: &str, owner: OwnerId) -> io::Result<Vec<u32>> {
-    let compacted = Compacted::read(disk, owners_dir, owner).await?;
+    stray_segments_of(disk, owners_dir, owner, &Compacted::read(disk, owners_dir, owner).await?).await
+}
+
+/// [`stray_segments`] of an owner whose record of its compaction was read.
+pub async fn stray_segments_of(
+    disk: &dyn Disk,
+    owners_dir: &str,
+    owner: OwnerId,
+    compacted: &Compacted,
+) -> io::Result<Vec<u32>> {
     let mut numbers = segments(disk, owners_dir, owner).await?;
     numbers.retain(|number| !compacted.segments.contains(number));
     numbers.sort_unstable();

@@ -9,7 +9,7 @@ use crate::layout::OWNERS_DIR;
 use crate::verdict::condemns;
 use anyhow::{Context, bail};
 use disk::Disk;
-use raftlog::{Compacted, Discards, stray_segments};
+use raftlog::{Compacted, Discards, stray_segments_of};
 use std::sync::Arc;
 use tracing::{error, info};
 use types::{ContainerId, OwnerId};
@@ -51,13 +51,18 @@ pub(super) async fn settle_or_note(disk: &Arc<DatanodeDisk>, container: Containe
 /// be called with the disk's lock for deletions.
 pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let owner = OwnerId::from(container);
-    let strays =
-        stray_segments(&**disk.space.disk(), OWNERS_DIR, owner).await.context("list its segments")?;
-    let Some(first_stray) = strays.first().copied() else { return Ok(()) };
     let compacted = Compacted::read(&**disk.space.disk(), OWNERS_DIR, owner).await?;
+    let strays = stray_segments_of(&**disk.space.disk(), OWNERS_DIR, owner, &compacted);
+    let strays = strays.await.context("list its segments")?;
     let start = compacted.segments.start;
+    let is_behind = start > 0 && disk.index.with(move |index| index.points_before(container, start)).await?;
+    let first_stray = strays.first().copied();
+    if is_behind && first_stray.is_none_or(|first| first >= start) {
+        let why = "the block index is older than the last compaction: `flotilla debug container rebuild` recreates it";
+        disk.mark_unhealthy(container, why.to_owned()).await;
+    }
+    let Some(first_stray) = first_stray else { return Ok(()) };
     if first_stray < start {
-        let is_behind = disk.index.with(move |index| index.points_before(container, start)).await?;
         if is_behind {
             forget_listed(disk, container).await?;
             let moves = find_moves(disk.space.disk(), container, &compacted, first_stray).await?;

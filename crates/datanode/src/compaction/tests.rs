@@ -232,6 +232,29 @@ async fn a_damaged_container_is_given_up_and_stays_as_it_was() {
     assert!(!Compacted::read(&**disk.space.disk(), OWNERS_DIR, OWNER).await.unwrap().is_compacted());
 }
 
+/// RocksDB opens an index whose newest files are gone as it was before them.
+#[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::disallowed_methods)] // the test puts an older index back
+async fn an_index_that_is_older_than_a_compaction_is_told_of() {
+    let left = Left::of_small_blocks().await;
+    delete(&open(&left).await, 10..40).await;
+    let before = left.copy();
+    compacted(&open(&left).await).await.unwrap().unwrap();
+    left.lose("db");
+    std::fs::rename(before.root().join("db"), left.root().join("db")).unwrap();
+    let disk = open(&left).await;
+    recover(&disk).await.unwrap();
+    let why = disk.index.unhealthy(FIRST).unwrap();
+    assert!(why.is_some_and(|why| why.contains("older than the last compaction")));
+    drop(disk);
+    let rebuilt = OfflineDisk::open(&left.root()).unwrap().rebuild(Default::default()).await.unwrap();
+    assert!(rebuilt.is_whole(), "{rebuilt:#?}");
+    let disk = open(&left).await;
+    recover(&disk).await.unwrap();
+    assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
+    assert_eq!(look(&disk).await.unwrap().blocks, blocks_without(|local| (10..40).contains(&local)));
+}
+
 /// The copy counts by then: what it was made from goes all the same, with no start in between.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compaction_that_fails_after_its_end_is_finished() {

@@ -3,12 +3,14 @@
 //! ```text
 //! incoming/<number>    written file by file       a crash: it is gone on with, or swept when nobody wants it
 //!                      synced, every record verified
+//! the index            a mark, flushed            a crash: the next start removes it
 //! containers/<number>  renamed, synced            a crash: the next start indexes it
-//!                      rows, then the container's row, flushed
+//!                      rows, then the container's row in place of the mark, flushed
 //!                                                 it is a replica: reported, read, scrubbed
 //! ```
 //!
-//! The container's row is written last: readers, and everybody else, find a container by it.
+//! The container's row is written last: readers, and everybody else, find a container by it. A copy without
+//! row and mark was a replica once, and the index is older than it ([`crate::index_age`]).
 
 mod contents;
 pub(crate) mod imported_file;
@@ -47,6 +49,7 @@ pub(crate) async fn take_in(
     let remembers = index.with(move |index| index.remembers_writers(pipeline, container)).await?;
     // Indexing would touch the nonces that the pipeline still asks for; the next roll ends that.
     ensure!(!remembers, "pipeline {pipeline} runs on this disk and has just left container {container}");
+    index.with(move |index| index.begin_import(container)).await?;
     incoming.publish().await?;
     contents::index(disk, index, manifest).await.context("index a copy")
 }
@@ -54,18 +57,16 @@ pub(crate) async fn take_in(
 /// Indexes containers whose import a crash interrupted after they were published. To be called before
 /// anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Result<()> {
-    let (rows, deletions) = index.with(|index| Ok((index.containers()?, index.deletions()?))).await?;
-    // A replica whose files could not be deleted yet has no row either.
-    let known: BTreeSet<ContainerId> =
-        rows.into_iter().map(|(container, _)| container).chain(deletions).collect();
     let owners = raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")?;
-    for container in owners.into_iter().map(|owner| ContainerId(owner.0)) {
-        if known.contains(&container) {
+    let there: BTreeSet<ContainerId> = owners.into_iter().map(|owner| ContainerId(owner.0)).collect();
+    for container in index.with(|index| index.imports()).await? {
+        if !there.contains(&container) {
+            index.with(move |index| index.end_import(container)).await?;
             continue;
         }
         let dir = container_dir(container);
         let (done, is_bad): (_, fn(&anyhow::Error) -> bool) = match imported_file::read(&**disk, &dir).await {
-            // A container without the file is one of a log that has yet to be applied.
+            // A rebuilding marks whatever it cannot tell the owner of.
             Ok(None) => continue,
             Ok(Some(message)) => (recover_one(disk, index, message).await, condemns),
             // Whether there is such a file is known once it was read.
@@ -77,6 +78,7 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Resu
             Err(failure) if is_bad(&failure) => {
                 warn!(%container, error = format!("{failure:#}"), "a copied container is bad; it is given up");
                 incoming::unpublish(&**disk, container).await?;
+                index.with(move |index| index.end_import(container)).await?;
             }
             Err(failure) => {
                 error!(%container, error = format!("{failure:#}"), "cannot index what may be a copied container; it stays as it is until the next start");
@@ -119,7 +121,10 @@ mod tests {
     #[allow(clippy::disallowed_methods)] // the test plays what is damaged
     async fn only_what_is_known_to_be_a_copy_is_given_up() {
         let left = Left::new().await;
-        left.change(|batch| batch.delete(keys::container(SECOND)));
+        left.change(|batch| {
+            batch.delete(keys::container(SECOND));
+            batch.put(keys::import(SECOND), [1]);
+        });
         let dir = left.root().join("containers/0000000000000065");
         let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
         for code in [EMFILE, EIO] {
@@ -144,5 +149,21 @@ mod tests {
         let disk = DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();
         recover(disk.space.disk(), &disk.index).await.unwrap();
         assert!(!dir.exists(), "it was copied here, and nobody can index it");
+        assert_eq!(disk.index.imports().unwrap(), []);
+    }
+
+    /// An older index knows nothing of what was copied since: that may be the last replica there is.
+    #[tokio::test]
+    #[allow(clippy::disallowed_methods)] // the test plays what is damaged
+    async fn a_copy_that_an_older_index_does_not_know_is_not_given_up_however_damaged() {
+        let left = Left::new().await;
+        left.change(|batch| batch.delete(keys::container(SECOND)));
+        let dir = left.root().join("containers/0000000000000065");
+        std::fs::write(dir.join("imported"), "no manifest").unwrap();
+        let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
+        let opened = DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await;
+        let refused = format!("{:#}", opened.err().expect("the index is older than the disk"));
+        assert!(refused.contains("does not know container 101") && refused.contains("rebuild"), "{refused}");
+        assert!(dir.join("00000000.seg").exists());
     }
 }

@@ -41,17 +41,43 @@ impl Index {
 
     /// Lists the containers whose deletion was begun and not finished.
     pub(crate) fn deletions(&self) -> anyhow::Result<Vec<ContainerId>> {
-        let start = keys::deletion(ContainerId(0));
-        let mut deletions = Vec::new();
-        for item in self.db.rocks().iterator(IteratorMode::From(&start, Direction::Forward)) {
-            let (key, _) = item.context("list containers that are being deleted")?;
-            if key.first() != start.first() {
+        self.marked(keys::deletion(ContainerId(0)))
+    }
+
+    /// Marks a container of which a copy is to be published: until its rows come, its files are no sign that
+    /// the index is older than the disk. Durable on return. The rows take the place of the mark.
+    pub(crate) fn begin_import(&self, container: ContainerId) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(keys::import(container), [VERSION]);
+        self.db.write(batch)?;
+        self.flush()
+    }
+
+    /// Removes the mark of a copy that is given up; not durable on return.
+    pub(crate) fn end_import(&self, container: ContainerId) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.delete(keys::import(container));
+        self.db.write(batch)
+    }
+
+    /// Lists the containers of which a copy was to be published, and has no rows yet.
+    pub(crate) fn imports(&self) -> anyhow::Result<Vec<ContainerId>> {
+        self.marked(keys::import(ContainerId(0)))
+    }
+
+    /// The containers with a row in a table of marks, whose first key this is.
+    fn marked(&self, first: impl AsRef<[u8]>) -> anyhow::Result<Vec<ContainerId>> {
+        let first = first.as_ref();
+        let mut marked = Vec::new();
+        for item in self.db.rocks().iterator(IteratorMode::From(first, Direction::Forward)) {
+            let (key, _) = item.context("list containers that are marked")?;
+            if key.first() != first.first() {
                 break;
             }
-            let id = keys::parse_id(&key).context("a key of no container among those to be deleted")?;
-            deletions.push(ContainerId(id));
+            let id = keys::parse_id(&key).context("a key of no container among those that are marked")?;
+            marked.push(ContainerId(id));
         }
-        Ok(deletions)
+        Ok(marked)
     }
 
     /// Whether a pipeline of this disk still looks up, in an earlier container, chunks that are sent again.

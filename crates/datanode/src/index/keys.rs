@@ -14,6 +14,7 @@
 //! | `0a` | container | what reading a closed container found out: its end, size and hash |
 //! | `0b` | container | its replica is being deleted: its files are to go |
 //! | `0c` | pipeline | of one that ends by itself: what is known to be committed |
+//! | `0d` | container | a copy of it is being published, and has no rows yet |
 //!
 //! Numbers in keys are big-endian, so that keys sort as numbers do; every key of a table has the same length.
 
@@ -32,6 +33,7 @@ const SCRUB: u8 = 0x09;
 const MEASURE: u8 = 0x0a;
 const DELETION: u8 = 0x0b;
 const KNOWN_COMMITTED: u8 = 0x0c;
+const IMPORT: u8 = 0x0d;
 
 const ID_BYTES: usize = size_of::<u64>();
 const TABLE_ID_BYTES: usize = 1 + ID_BYTES;
@@ -95,6 +97,10 @@ pub(crate) fn unhealthy(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
 
 pub(crate) fn deletion(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
     table_id(DELETION, container.0)
+}
+
+pub(crate) fn import(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
+    table_id(IMPORT, container.0)
 }
 
 pub(crate) fn known_committed(pipeline: PipelineId) -> [u8; TABLE_ID_BYTES] {

@@ -67,6 +67,8 @@ impl OfflineDisk {
             let rebuilt = self.rebuild_pipeline(&index, pipeline, files, &mut ends).await;
             pipelines.push(rebuilt.with_context(|| format!("rebuild pipeline {pipeline}"))?);
         }
+        // Nobody can index what may be such a copy, and its files must not make this index look old.
+        survey.nobodys.iter().try_for_each(|container| index.begin_import(*container))?;
         index.flush()?;
         // The index is closed, so that all its files are as they stay.
         drop(index);

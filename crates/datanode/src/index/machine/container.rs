@@ -67,6 +67,7 @@ impl ContainerMachine {
         record.state = ContainerState::Closed;
         record.last = Some(last);
         batch.put(keys::container(container), record.encode());
+        batch.delete(keys::import(container));
         if let Some(measure) = measure {
             batch.put(keys::measure(container), measure.encode());
         }
