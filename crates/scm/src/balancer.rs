@@ -167,8 +167,8 @@ mod tests {
     use crate::replicas::ContainersReport;
     use crate::tables::Tables;
     use proto::scm::{
-        CloseContainersCommand, ClosedContainer, ContainerReplica, ContainerState, DiskReport, RackOfHost,
-        ReplicaState, SetRacksCommand, scm_command::Command,
+        ContainerReplica, ContainerState, DiskReport, RackOfHost, ReplicaState, SetRacksCommand,
+        SettleContainersCommand, SettledContainer, scm_command::Command,
     };
     use std::time::Duration;
     use tokio::time::Instant;
@@ -189,13 +189,13 @@ mod tests {
         let mut tables = three_nodes();
         run(&mut tables, register(4));
         run(&mut tables, create([1, 2, 3]));
-        let closed = ClosedContainer {
+        let closed = SettledContainer {
             container: 1,
             state: ContainerState::ContainerClosed as i32,
             last_term: 1,
             last_index: 9,
         };
-        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        run(&mut tables, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }));
         let now = Instant::now();
         let mut nodes = Nodes::new(
             Silence {

@@ -6,17 +6,17 @@ use crate::replication::{self, ContainerView, NodeView, NodeViews};
 use crate::resolution::{RESTART_OR_GIVE_UP_DISK, is_empty};
 use crate::tables::container_state;
 use crate::world::World;
-use proto::scm::{ClosedContainer, ContainerReplica, ContainerState, NodeState, ReplicaState};
+use proto::scm::{ContainerReplica, ContainerState, NodeState, ReplicaState, SettledContainer};
 use std::cmp::Reverse;
 use types::{ContainerId, NodeId};
 
 /// What a container was decided to be, and what is left of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Left {
-    pub(crate) before: ClosedContainer,
+    pub(crate) before: SettledContainer,
     /// Who has the best replica; `None` where nobody has any.
     pub(crate) node: Option<NodeId>,
-    pub(crate) after: ClosedContainer,
+    pub(crate) after: SettledContainer,
 }
 
 /// Finds what is left of a container. Refused as long as a good replica may come by itself: nobody has to
@@ -30,7 +30,7 @@ pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, St
     let there: Vec<(NodeId, &ContainerReplica)> = there.copied().collect();
     let before = as_decided(known.record);
     if there.is_empty() {
-        let after = ClosedContainer { state: ContainerState::ContainerDeleted as i32, ..before };
+        let after = SettledContainer { state: ContainerState::ContainerDeleted as i32, ..before };
         return Ok(Left { before, node: None, after });
     }
     if container_state(known.record) == ContainerState::ContainerQuasiClosed {
@@ -57,7 +57,7 @@ pub(crate) fn left(container: ContainerId, world: &World<'_>) -> Result<Left, St
         ));
     };
     let (state, last) = (ContainerState::ContainerClosed as i32, last_record(best));
-    let after = ClosedContainer { state, last_term: last.term, last_index: last.index, ..before };
+    let after = SettledContainer { state, last_term: last.term, last_index: last.index, ..before };
     Ok(Left { before, node: Some(*node), after })
 }
 
@@ -114,7 +114,7 @@ mod tests {
     use crate::ops::testing::{close, create, disk, end, run, set_duty, three_nodes};
     use crate::replicas::ContainersReport;
     use crate::tables::Tables;
-    use proto::scm::{CloseContainersCommand, DiskReport, DiskState, NodeDuty, scm_command::Command};
+    use proto::scm::{DiskReport, DiskState, NodeDuty, SettleContainersCommand, scm_command::Command};
     use std::time::Duration;
     use tokio::time::Instant;
 
@@ -126,8 +126,8 @@ mod tests {
         run(&mut tables, create([1, 2, 3]));
         run(&mut tables, close(1, "test"));
         run(&mut tables, end(1));
-        let closed = ClosedContainer { container: 1, state: state as i32, last_term: 2, last_index };
-        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let closed = SettledContainer { container: 1, state: state as i32, last_term: 2, last_index };
+        run(&mut tables, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }));
         tables
     }
 
@@ -174,8 +174,8 @@ mod tests {
         node: Option<u64>,
         state: ContainerState,
         last_index: u64,
-    ) -> (Option<NodeId>, ClosedContainer) {
-        let after = ClosedContainer { container: 1, state: state as i32, last_term: 2, last_index };
+    ) -> (Option<NodeId>, SettledContainer) {
+        let after = SettledContainer { container: 1, state: state as i32, last_term: 2, last_index };
         (node.map(NodeId), after)
     }
 
@@ -262,8 +262,8 @@ mod tests {
         run(&mut open, create([1, 2, 3]));
         check(&open, &[], "CONTAINER_OPEN");
         let (state, last_term, last_index) = (ContainerClosed as i32, 2, 70);
-        let closed = ClosedContainer { container: 1, state, last_term, last_index };
-        run(&mut open, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let closed = SettledContainer { container: 1, state, last_term, last_index };
+        run(&mut open, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }));
         check(&open, &[], "flotilla admin pipeline close 1");
     }
 }

@@ -19,8 +19,8 @@ use crate::safe_mode;
 use crate::world::World;
 use proto::Failure;
 use proto::scm::{
-    AdoptCommand, ChangeOmGroupCommand, CloseContainersCommand, DeleteContainersCommand, NoteNodesCommand,
-    OpenPipelineCommand, scm_command::Command,
+    AdoptCommand, ChangeOmGroupCommand, DeleteContainersCommand, NoteNodesCommand, OpenPipelineCommand,
+    SettleContainersCommand, scm_command::Command,
 };
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -176,7 +176,7 @@ impl Planners {
         commands.extend(self.closing.decide(world));
         let containers = self.resolution.decide(world);
         if !containers.is_empty() {
-            commands.push(Command::CloseContainers(CloseContainersCommand { containers }));
+            commands.push(Command::SettleContainers(SettleContainersCommand { containers }));
         }
         if self.departures.is_due(world.now) {
             commands.extend(departures::due(world, tasks).into_iter().map(Command::SetNodeDuty));
@@ -260,7 +260,7 @@ fn tell(command: &Command) {
             warn!(pipeline = close.pipeline, "nobody leads it to its end: its members end by themselves");
         }
         Command::EndPipeline(end) => info!(pipeline = end.pipeline, "pipeline is over"),
-        Command::CloseContainers(settled) => tell_settled(settled),
+        Command::SettleContainers(settled) => tell_settled(settled),
         Command::DeleteContainers(DeleteContainersCommand { containers }) => {
             let containers: Vec<u64> = containers.iter().map(|emptied| emptied.container).collect();
             info!(?containers, "nothing is left in these containers; their replicas go");
@@ -285,7 +285,7 @@ fn tell(command: &Command) {
     }
 }
 
-fn tell_settled(settled: &CloseContainersCommand) {
+fn tell_settled(settled: &SettleContainersCommand) {
     for closed in &settled.containers {
         info!(
             container = closed.container,

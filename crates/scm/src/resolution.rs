@@ -3,16 +3,16 @@
 
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::nodes::Nodes;
-use crate::ops::close_containers::CLOSE_CONTAINERS_MAX;
 use crate::ops::end_pipeline::log_last;
+use crate::ops::settle_containers::SETTLE_CONTAINERS_MAX;
 use crate::quality;
 use crate::replicas::{LastRecord, last_record};
 use crate::tables::{Tables, container_state};
 use crate::world::World;
 use planted::Bug;
 use proto::scm::{
-    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, MemberEnd, PipelineMember,
-    PipelineRecord, PipelineState, ReplicaState,
+    ContainerRecord, ContainerReplica, ContainerState, MemberEnd, PipelineMember, PipelineRecord,
+    PipelineState, ReplicaState, SettledContainer,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -41,7 +41,7 @@ impl Resolution {
     }
 
     /// Says what containers have become, as many as one command takes.
-    pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<ClosedContainer> {
+    pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<SettledContainer> {
         let World { tables, nodes, now, .. } = *world;
         let unresolved = tables.unresolved_containers();
         let pipelines = unresolved.filter_map(|record| tables.pipeline(PipelineId(record.pipeline)));
@@ -55,7 +55,7 @@ impl Resolution {
             let view = views.get(&PipelineId(record.pipeline));
             self.resolve(record, view, tables, nodes, now)
         });
-        decided.take(CLOSE_CONTAINERS_MAX).collect()
+        decided.take(SETTLE_CONTAINERS_MAX).collect()
     }
 
     fn resolve(
@@ -65,7 +65,7 @@ impl Resolution {
         tables: &Tables,
         nodes: &Nodes,
         now: Instant,
-    ) -> Option<ClosedContainer> {
+    ) -> Option<SettledContainer> {
         let container = ContainerId(record.container);
         let closed =
             |(_, replica): &(NodeId, &ContainerReplica)| replica.state() == ReplicaState::ReplicaClosed;
@@ -152,7 +152,7 @@ pub(crate) fn accept_loss(
     pipeline: PipelineId,
     world: &World<'_>,
     since: Instant,
-) -> Result<(NodeId, Vec<ClosedContainer>), String> {
+) -> Result<(NodeId, Vec<SettledContainer>), String> {
     let World { tables, nodes, now, .. } = *world;
     let record = tables.named_pipeline(pipeline.0)?;
     if record.state() != PipelineState::PipelineClosed {
@@ -162,7 +162,7 @@ pub(crate) fn accept_loss(
     let undecided =
         |container: &&ContainerRecord| container_state(container) == ContainerState::ContainerQuasiClosed;
     let containers: Vec<_> =
-        tables.containers_of(record).filter(undecided).take(CLOSE_CONTAINERS_MAX).collect();
+        tables.containers_of(record).filter(undecided).take(SETTLE_CONTAINERS_MAX).collect();
     if containers.is_empty() {
         return Err(format!("no container of pipeline {pipeline} waits for a decision"));
     }
@@ -332,7 +332,7 @@ fn replicas_on<'a>(
 }
 
 /// The container as what that node has of it.
-fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> ClosedContainer {
+fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> SettledContainer {
     match nodes.replicas().get(ContainerId(record.container), node).filter(|replica| !is_empty(replica)) {
         Some(replica) => closed_at(record, last_record(replica)),
         None => with_state(record, ContainerState::ContainerDeleted, LastRecord::default()),
@@ -345,12 +345,12 @@ pub(crate) fn is_empty(replica: &ContainerReplica) -> bool {
     last_record(replica) == LastRecord::default() && quality::is_empty(replica)
 }
 
-fn closed_at(record: &ContainerRecord, last: LastRecord) -> ClosedContainer {
+fn closed_at(record: &ContainerRecord, last: LastRecord) -> SettledContainer {
     with_state(record, ContainerState::ContainerClosed, last)
 }
 
-fn with_state(record: &ContainerRecord, state: ContainerState, last: LastRecord) -> ClosedContainer {
-    ClosedContainer {
+fn with_state(record: &ContainerRecord, state: ContainerState, last: LastRecord) -> SettledContainer {
+    SettledContainer {
         container: record.container,
         state: state as i32,
         last_term: last.term,
@@ -699,8 +699,8 @@ mod tests {
             fixture.start + 2 * LET_GO,
         ));
         assert_eq!(containers.len(), 2);
-        let undecided = proto::scm::CloseContainersCommand { containers };
-        run(&mut fixture.tables, Command::CloseContainers(undecided));
+        let undecided = proto::scm::SettleContainersCommand { containers };
+        run(&mut fixture.tables, Command::SettleContainers(undecided));
         let Fixture { tables, nodes, start, .. } = &fixture;
         let (keep, kept) =
             accept_loss(PipelineId(1), &World::at(tables, nodes, *start + LET_GO), *start).unwrap();
@@ -740,8 +740,8 @@ mod tests {
             fixture.start + 2 * LET_GO,
         ));
         assert_eq!(containers.len(), 2);
-        let undecided = proto::scm::CloseContainersCommand { containers };
-        run(&mut fixture.tables, Command::CloseContainers(undecided));
+        let undecided = proto::scm::SettleContainersCommand { containers };
+        run(&mut fixture.tables, Command::SettleContainers(undecided));
         let dead = fixture.start + 101 * LET_GO;
         for node in [1, 2] {
             let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
@@ -762,10 +762,10 @@ mod tests {
             fixture.member(1, &[(1, ReplicaQuasiClosed, 2, 76)], 76);
             fixture.member(2, &[(1, ReplicaQuasiClosed, 1, 59)], 59);
             let state = ContainerQuasiClosed as i32;
-            let undecided = ClosedContainer { container: 1, state, ..ClosedContainer::default() };
+            let undecided = SettledContainer { container: 1, state, ..SettledContainer::default() };
             let containers = vec![undecided];
-            let command = proto::scm::CloseContainersCommand { containers };
-            run(&mut fixture.tables, Command::CloseContainers(command));
+            let command = proto::scm::SettleContainersCommand { containers };
+            run(&mut fixture.tables, Command::SettleContainers(command));
             spoil(&mut fixture);
             let dead = fixture.start + 101 * LET_GO;
             for node in [1, 2] {
@@ -807,8 +807,8 @@ mod tests {
             &fixture.nodes,
             fixture.start + 2 * LET_GO,
         ));
-        let quasi_close = proto::scm::CloseContainersCommand { containers };
-        run(&mut fixture.tables, Command::CloseContainers(quasi_close));
+        let quasi_close = proto::scm::SettleContainersCommand { containers };
+        run(&mut fixture.tables, Command::SettleContainers(quasi_close));
         let early = accept(&fixture, LET_GO).unwrap_err();
         assert!(early.starts_with("node 2 is not dead"), "{early}");
         let dead = 101 * LET_GO;
@@ -876,6 +876,6 @@ mod tests {
             nodes.report_containers(NodeId(node), report);
         }
         let decided = resolution.decide(&World::at(&tables, &nodes, now));
-        assert_eq!(decided.iter().map(ClosedContainer::state).collect::<Vec<_>>(), [ContainerQuasiClosed]);
+        assert_eq!(decided.iter().map(SettledContainer::state).collect::<Vec<_>>(), [ContainerQuasiClosed]);
     }
 }

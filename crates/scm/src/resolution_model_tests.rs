@@ -10,9 +10,9 @@ use crate::tables::Tables;
 use crate::world::World;
 use proptest::prelude::*;
 use proto::scm::{
-    AllocateContainerCommand, CloseContainersCommand, ContainerRecord, ContainerReplica, ContainerState,
-    DiskReport, EndPipelineCommand, LogEnd, MemberState, NoteBegunCommand, NoteLostLogCommand,
-    PipelineReplica, PipelineReport, ReplicaState, scm_command::Command,
+    AllocateContainerCommand, ContainerRecord, ContainerReplica, ContainerState, DiskReport,
+    EndPipelineCommand, LogEnd, MemberState, NoteBegunCommand, NoteLostLogCommand, PipelineReplica,
+    PipelineReport, ReplicaState, SettleContainersCommand, scm_command::Command,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -284,7 +284,7 @@ impl Model {
             assert!(self.decided.insert(closed.container), "{closed:?} was decided before");
         }
         if !containers.is_empty() {
-            run(&mut self.tables, Command::CloseContainers(CloseContainersCommand { containers }));
+            run(&mut self.tables, Command::SettleContainers(SettleContainersCommand { containers }));
         }
     }
 }

@@ -6,9 +6,9 @@ use crate::answer::Answer;
 use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::bail;
 use proto::scm::{
-    AcceptContainerLossRequest, AcceptContainerLossResponse, CloseContainerRequest, ClosedContainer,
-    ClusterStatus, ContainerInfo, ContainerState, ContainerTrouble, DropReplicaRequest,
-    GetClusterStatusRequest, ListContainersRequest, ReplicaInfo,
+    AcceptContainerLossRequest, AcceptContainerLossResponse, CloseContainerRequest, ClusterStatus,
+    ContainerInfo, ContainerState, ContainerTrouble, DropReplicaRequest, GetClusterStatusRequest,
+    ListContainersRequest, ReplicaInfo, SettledContainer,
 };
 use serde_json::{Value, json};
 
@@ -106,7 +106,7 @@ async fn accept_loss(
     let request = AcceptContainerLossRequest { container, accept, keep_node: keep.unwrap_or_default() };
     let left = scm.change(async |client| client.accept_container_loss(request).await).await?;
     let AcceptContainerLossResponse { node, container: after } = left;
-    let ClosedContainer { last_term, last_index, .. } = after.unwrap_or_default();
+    let SettledContainer { last_term, last_index, .. } = after.unwrap_or_default();
     let text = match (node, accept) {
         (0, false) => "nothing is left of it; nothing was changed, repeat with --keep-nothing to let it count as deleted\n".to_owned(),
         (0, true) => "it counts as deleted; whose data was in it is told by its keys (container keys)\n".to_owned(),

@@ -5,8 +5,8 @@ use crate::answer::Answer;
 use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::bail;
 use proto::scm::{
-    AcceptLossRequest, ClosePipelineRequest, ClosedContainer, ContainerState, CreatePipelineRequest,
-    ListPipelinesRequest, Pipeline, PipelineState, TransferLeaderRequest,
+    AcceptLossRequest, ClosePipelineRequest, ContainerState, CreatePipelineRequest, ListPipelinesRequest,
+    Pipeline, PipelineState, SettledContainer, TransferLeaderRequest,
 };
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(super) async fn run(scm: &mut Scm, command: PipelineCommand) -> anyhow::Resu
 async fn accept_loss(scm: &mut Scm, pipeline: u64, keep_node: u64) -> anyhow::Result<Answer> {
     let request = AcceptLossRequest { pipeline, keep_node };
     let accepted = scm.change(async |client| client.accept_loss(request).await).await?;
-    let row = |container: &ClosedContainer| -> [Cell; 3] {
+    let row = |container: &SettledContainer| -> [Cell; 3] {
         let (kept, upto) = match container.state() {
             ContainerState::ContainerDeleted => (Cell::toned("nothing", Tone::Bad), "-".to_owned()),
             _ => ("yes".into(), format!("{} of term {}", container.last_index, container.last_term)),
@@ -46,7 +46,7 @@ async fn accept_loss(scm: &mut Scm, pipeline: u64, keep_node: u64) -> anyhow::Re
         }
         true => format!("\nas node {node} has them; copies are made where they lack\n"),
     };
-    let json = |container: &ClosedContainer| {
+    let json = |container: &SettledContainer| {
         let is_kept = container.state() != ContainerState::ContainerDeleted;
         json!({ "container": container.container, "kept": is_kept, "last_term": container.last_term, "last_index": container.last_index })
     };

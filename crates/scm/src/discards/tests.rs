@@ -6,9 +6,9 @@ use crate::replication::{Order, known};
 use crate::tables::Tables;
 use proto::scm::scm_command::Command;
 use proto::scm::{
-    AllocateContainerCommand, CloseContainersCommand, ClosedContainer, ContainerReplica,
-    DeleteContainersCommand, DeleteReplica, DiskReport, DiskState, EmptiedContainer, ReplicaState,
-    SetSwitchesCommand, Switches, TermEnd,
+    AllocateContainerCommand, ContainerReplica, DeleteContainersCommand, DeleteReplica, DiskReport,
+    DiskState, EmptiedContainer, ReplicaState, SetSwitchesCommand, SettleContainersCommand, SettledContainer,
+    Switches, TermEnd,
 };
 use types::Nonce;
 
@@ -88,9 +88,9 @@ impl Played {
         run(&mut played.tables, close(1, "test"));
         run(&mut played.tables, end(1));
         let state = ContainerState::ContainerClosed as i32;
-        let closed = |container| ClosedContainer { container, state, last_term: 2, last_index: 9 };
-        let command = CloseContainersCommand { containers: (1..=count).map(closed).collect() };
-        run(&mut played.tables, Command::CloseContainers(command));
+        let closed = |container| SettledContainer { container, state, last_term: 2, last_index: 9 };
+        let command = SettleContainersCommand { containers: (1..=count).map(closed).collect() };
+        run(&mut played.tables, Command::SettleContainers(command));
         let replicas = (1..=count).map(|container| ContainerReplica { container, ..good() });
         (1..=3).for_each(|node| played.hear(node, replicas.clone()));
         played

@@ -2,7 +2,7 @@
 //! which what a container has become changes.
 
 use crate::tables::TablesMut;
-use proto::scm::{AcceptContainerLossCommand, ClosedContainer, ContainerRecord, ContainerState, ScmReply};
+use proto::scm::{AcceptContainerLossCommand, ContainerRecord, ContainerState, ScmReply, SettledContainer};
 use types::ContainerId;
 
 pub(super) fn apply(
@@ -22,7 +22,7 @@ pub(super) fn apply(
         ContainerState::ContainerDeleted => false,
         state => return Err(format!("what is left of a container is not {}", state.as_str_name())),
     };
-    let ClosedContainer { state, last_term, last_index, .. } = after;
+    let SettledContainer { state, last_term, last_index, .. } = after;
     let record = match is_kept {
         true => ContainerRecord { state, last_term, last_index, ..record },
         // The end stays noted: a replica that comes late is told from what the container was.
@@ -33,9 +33,9 @@ pub(super) fn apply(
 }
 
 /// The container as it has been decided on up to now.
-pub(crate) fn as_decided(record: &ContainerRecord) -> ClosedContainer {
+pub(crate) fn as_decided(record: &ContainerRecord) -> SettledContainer {
     let ContainerRecord { container, state, last_term, last_index, .. } = *record;
-    ClosedContainer { container, state, last_term, last_index }
+    SettledContainer { container, state, last_term, last_index }
 }
 
 #[cfg(test)]
@@ -44,13 +44,13 @@ mod tests {
     use super::*;
     use crate::tables::Tables;
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerOpen};
-    use proto::scm::{CloseContainersCommand, scm_command::Command};
+    use proto::scm::{SettleContainersCommand, scm_command::Command};
 
-    fn closed(state: ContainerState, last_index: u64) -> ClosedContainer {
-        ClosedContainer { container: 1, state: state as i32, last_term: 2, last_index }
+    fn closed(state: ContainerState, last_index: u64) -> SettledContainer {
+        SettledContainer { container: 1, state: state as i32, last_term: 2, last_index }
     }
 
-    fn accept(tables: &mut Tables, before: ClosedContainer, after: ClosedContainer) -> String {
+    fn accept(tables: &mut Tables, before: SettledContainer, after: SettledContainer) -> String {
         let (before, after) = (Some(before), Some(after));
         run(tables, Command::AcceptContainerLoss(AcceptContainerLossCommand { before, after })).refused
     }
@@ -59,8 +59,8 @@ mod tests {
     fn a_container_becomes_what_is_left_only_of_what_was_decided_on() {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));
-        let close = CloseContainersCommand { containers: vec![closed(ContainerClosed, 70)] };
-        run(&mut tables, Command::CloseContainers(close));
+        let close = SettleContainersCommand { containers: vec![closed(ContainerClosed, 70)] };
+        run(&mut tables, Command::SettleContainers(close));
         let is = |tables: &Tables| as_decided(tables.container(ContainerId(1)).unwrap());
 
         let meanwhile = accept(&mut tables, closed(ContainerClosed, 71), closed(ContainerClosed, 60));

@@ -3,7 +3,7 @@
 //! are. A pipeline that no node has any more, but for containers of it, is over; a member that comes later
 //! brings it back.
 
-use super::close_containers::CLOSE_CONTAINERS_MAX;
+use super::settle_containers::SETTLE_CONTAINERS_MAX;
 use crate::member_view::MEMBERS;
 use crate::tables::{Tables, TablesMut};
 use proto::scm::{
@@ -15,7 +15,7 @@ use types::{ContainerId, PipelineId, ReplicaId};
 
 const DISK_ID_BYTES: usize = 16;
 /// The most pipelines and containers, taken together, of one command: a hundred kilobytes of log.
-pub(crate) const ADOPTED_MAX: usize = CLOSE_CONTAINERS_MAX;
+pub(crate) const ADOPTED_MAX: usize = SETTLE_CONTAINERS_MAX;
 const REASON: &str = "a forced reset of SCM had lost it";
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: AdoptCommand) -> Result<ScmReply, String> {

@@ -34,7 +34,7 @@ mod tests {
     use super::super::testing::{create, run, three_nodes};
     use super::*;
     use proto::scm::scm_command::Command;
-    use proto::scm::{CloseContainersCommand, ClosedContainer, TermEnd};
+    use proto::scm::{SettleContainersCommand, SettledContainer, TermEnd};
 
     #[test]
     fn only_a_closed_container_becomes_an_emptied_one_and_stays_that() {
@@ -50,8 +50,8 @@ mod tests {
         let delete = Command::DeleteContainers(DeleteContainersCommand { containers });
         let state = ContainerState::ContainerClosed as i32;
         let close = |last_index| {
-            let closed = ClosedContainer { container: 1, state, last_term: 2, last_index };
-            Command::CloseContainers(CloseContainersCommand { containers: vec![closed] })
+            let closed = SettledContainer { container: 1, state, last_term: 2, last_index };
+            Command::SettleContainers(SettleContainersCommand { containers: vec![closed] })
         };
         run(&mut tables, close(70));
         assert_eq!(run(&mut tables, delete).refused, "");

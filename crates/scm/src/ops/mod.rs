@@ -10,7 +10,6 @@ mod allocate_container;
 mod begin_om_restore;
 mod bootstrap;
 mod change_om_group;
-pub(crate) mod close_containers;
 mod close_pipeline;
 mod create_om_group;
 mod create_pipeline;
@@ -33,6 +32,7 @@ mod set_node_duty;
 mod set_om_duty;
 mod set_racks;
 mod set_switches;
+pub(crate) mod settle_containers;
 
 use crate::tables::TablesMut;
 use proto::scm::{ScmReply, scm_command::Command};
@@ -52,7 +52,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::NoteLostLog(command) => note_lost_log::apply(tables, command),
         Command::NoteNodes(command) => Ok(note_nodes::apply(tables, command)),
         Command::EndPipeline(command) => end_pipeline::apply(tables, command),
-        Command::CloseContainers(command) => close_containers::apply(tables, command),
+        Command::SettleContainers(command) => settle_containers::apply(tables, command),
         Command::AcceptContainerLoss(command) => accept_container_loss::apply(tables, command),
         Command::DeleteContainers(command) => delete_containers::apply(tables, command),
         Command::NoteFences(command) => Ok(note_fences::apply(tables, command)),
@@ -81,11 +81,11 @@ pub(crate) mod testing {
     use crate::tables::Tables;
     use bytes::Bytes;
     use proto::scm::{
-        BeginOmRestoreCommand, ChangeOmGroupCommand, CloseContainersCommand, ClosePipelineCommand,
-        ClosedContainer, ContainerReplica, ContainerState, CreateOmGroupCommand, CreatePipelineCommand,
-        EndOmRestoreCommand, EndPipelineCommand, FoundOmGroupCommand, GiveUpOmGroupCommand, NodeDuty,
-        NoteOmGroupCommand, OmMemberRecord, OmRestore, PipelinePlace, RegisterNodeCommand, RegisterOmCommand,
-        ReplicaState, SetNodeDutyCommand, SetOmDutyCommand,
+        BeginOmRestoreCommand, ChangeOmGroupCommand, ClosePipelineCommand, ContainerReplica, ContainerState,
+        CreateOmGroupCommand, CreatePipelineCommand, EndOmRestoreCommand, EndPipelineCommand,
+        FoundOmGroupCommand, GiveUpOmGroupCommand, NodeDuty, NoteOmGroupCommand, OmMemberRecord, OmRestore,
+        PipelinePlace, RegisterNodeCommand, RegisterOmCommand, ReplicaState, SetNodeDutyCommand,
+        SetOmDutyCommand, SettleContainersCommand, SettledContainer,
     };
 
     pub(crate) fn run(tables: &mut Tables, command: Command) -> ScmReply {
@@ -147,8 +147,8 @@ pub(crate) mod testing {
         run(&mut tables, close(1, "test"));
         run(&mut tables, end(1));
         let (state, last_term, last_index) = (ContainerState::ContainerClosed as i32, 1, 9);
-        let closed = ClosedContainer { container: 1, state, last_term, last_index };
-        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let closed = SettledContainer { container: 1, state, last_term, last_index };
+        run(&mut tables, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }));
         tables
     }
 

@@ -407,7 +407,7 @@ mod tests {
     use crate::nodes::Silence;
     use crate::ops::testing::{close, create, end, good_replica, one_closed_container, run, three_nodes};
     use proto::scm::{
-        AllocateContainerCommand, CloseContainersCommand, ClosedContainer, SetSwitchesCommand, Switches,
+        AllocateContainerCommand, SetSwitchesCommand, SettleContainersCommand, SettledContainer, Switches,
         scm_command::Command,
     };
 
@@ -548,8 +548,8 @@ mod tests {
             Silence { stale_after: Duration::MAX, dead_after: Duration::MAX, disk_lost_after: Duration::MAX };
         let nodes = Nodes::new(silence, now);
         let settle = |tables: &mut Tables, container, state: ContainerState| {
-            let closed = ClosedContainer { container, state: state as i32, last_term: 1, last_index: 7 };
-            run(tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+            let closed = SettledContainer { container, state: state as i32, last_term: 1, last_index: 7 };
+            run(tables, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }));
         };
         let is_dispensable = |tables: &Tables| {
             known(ContainerId(2), &World::at(tables, &nodes, now)).expect("it is there").is_dispensable

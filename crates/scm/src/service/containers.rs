@@ -284,7 +284,7 @@ mod tests {
     use crate::ops::testing::{close, create, end, good_replica, run, three_nodes};
     use crate::replicas::ContainersReport;
     use proto::scm::{
-        AllocateContainerCommand, CloseContainersCommand, ClosedContainer, ReplicaState, TermEnd,
+        AllocateContainerCommand, ReplicaState, SettleContainersCommand, SettledContainer, TermEnd,
     };
     use std::cell::RefCell;
     use std::time::Duration;
@@ -296,8 +296,8 @@ mod tests {
         run(&mut tables, close(1, "test"));
         run(&mut tables, end(1));
         let (state, last_term) = (ContainerState::ContainerClosed as i32, 2);
-        let closed = ClosedContainer { container: 1, state, last_term, last_index: 9 };
-        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let closed = SettledContainer { container: 1, state, last_term, last_index: 9 };
+        run(&mut tables, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }));
         let mut now = Instant::now();
         let second = Duration::from_secs(1);
         let silence =
@@ -379,8 +379,8 @@ mod tests {
         run(&mut tables, close(1, "test"));
         run(&mut tables, end(1));
         let settle = |tables: &mut Tables, container, state: ContainerState| {
-            let closed = ClosedContainer { container, state: state as i32, last_term: 1, last_index: 9 };
-            run(tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+            let closed = SettledContainer { container, state: state as i32, last_term: 1, last_index: 9 };
+            run(tables, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }));
         };
         settle(&mut tables, 1, ContainerState::ContainerQuasiClosed);
         settle(&mut tables, 2, ContainerState::ContainerDeleted);

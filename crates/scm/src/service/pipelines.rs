@@ -6,9 +6,9 @@ use crate::pipelines;
 use crate::resolution;
 use crate::view;
 use proto::scm::{
-    AcceptLossRequest, AcceptLossResponse, CloseContainersCommand, ClosePipelineCommand,
-    ClosePipelineRequest, CreatePipelineRequest, CreatePipelineResponse, ListPipelinesResponse,
-    PipelineState, TransferLeaderRequest, scm_command::Command,
+    AcceptLossRequest, AcceptLossResponse, ClosePipelineCommand, ClosePipelineRequest, CreatePipelineRequest,
+    CreatePipelineResponse, ListPipelinesResponse, PipelineState, SettleContainersCommand,
+    TransferLeaderRequest, scm_command::Command,
 };
 use proto::{Code, Failure};
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ pub(super) async fn accept_loss(
             )));
         }
         warn!(pipeline, %node, ?containers, "an operator accepts what the pipeline lost");
-        let command = Command::CloseContainers(CloseContainersCommand { containers: containers.clone() });
+        let command = Command::SettleContainers(SettleContainersCommand { containers: containers.clone() });
         let reply = leader.propose(command).await?;
         if !reply.refused.is_empty() {
             return Err(Failure::invalid(reply.refused));

@@ -303,7 +303,7 @@ async fn containers_are_listed_by_what_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operators_move_leaders_and_close_containers() {
+async fn operators_move_leaders_and_settle_containers() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start_with(dir.path(), options()).await;
     let mut nodes = Nodes::start(&mut server, 3).await;

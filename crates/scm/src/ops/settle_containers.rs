@@ -1,39 +1,42 @@
-//! `CloseContainers` writes down what containers are, once that is known. A container goes from OPEN to
+//! `SettleContainers` writes down what containers are, once that is known. A container goes from OPEN to
 //! QUASI_CLOSED, CLOSED or DELETED, and from QUASI_CLOSED to CLOSED or DELETED; what it has become stays.
 
 use crate::tables::TablesMut;
-use proto::scm::{CloseContainersCommand, ClosedContainer, ContainerRecord, ContainerState, ScmReply};
+use proto::scm::{ContainerRecord, ContainerState, ScmReply, SettleContainersCommand, SettledContainer};
 use types::ContainerId;
 
 /// The most containers of one command: a hundred kilobytes of log.
-pub(crate) const CLOSE_CONTAINERS_MAX: usize = 1000;
+pub(crate) const SETTLE_CONTAINERS_MAX: usize = 1000;
 
-pub(super) fn apply(tables: &mut TablesMut<'_>, command: CloseContainersCommand) -> Result<ScmReply, String> {
-    let CloseContainersCommand { containers } = command;
-    if containers.len() > CLOSE_CONTAINERS_MAX {
-        return Err(format!("{} containers, at most {CLOSE_CONTAINERS_MAX} at once", containers.len()));
+pub(super) fn apply(
+    tables: &mut TablesMut<'_>,
+    command: SettleContainersCommand,
+) -> Result<ScmReply, String> {
+    let SettleContainersCommand { containers } = command;
+    if containers.len() > SETTLE_CONTAINERS_MAX {
+        return Err(format!("{} containers, at most {SETTLE_CONTAINERS_MAX} at once", containers.len()));
     }
     for closed in &containers {
         check(tables, closed)?;
     }
     for closed in &containers {
-        close(tables, closed);
+        settle(tables, closed);
     }
     Ok(ScmReply::default())
 }
 
-fn check(tables: &TablesMut<'_>, closed: &ClosedContainer) -> Result<(), String> {
+fn check(tables: &TablesMut<'_>, closed: &SettledContainer) -> Result<(), String> {
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
     if tables.container(ContainerId(closed.container)).is_none() {
         return Err(format!("no container {}", closed.container));
     }
     match closed.state() {
         ContainerClosed | ContainerQuasiClosed | ContainerDeleted => Ok(()),
-        state => Err(format!("a container is not closed as {}", state.as_str_name())),
+        state => Err(format!("a container is not settled as {}", state.as_str_name())),
     }
 }
 
-fn close(tables: &mut TablesMut<'_>, closed: &ClosedContainer) {
+fn settle(tables: &mut TablesMut<'_>, closed: &SettledContainer) {
     let record = tables.container(ContainerId(closed.container)).expect("checked before").clone();
     let goes_on = match record.state() {
         ContainerState::Unspecified | ContainerState::ContainerOpen => true,
@@ -41,7 +44,7 @@ fn close(tables: &mut TablesMut<'_>, closed: &ClosedContainer) {
         ContainerState::ContainerClosed | ContainerState::ContainerDeleted => false,
     };
     if goes_on {
-        let ClosedContainer { state, last_term, last_index, .. } = *closed;
+        let SettledContainer { state, last_term, last_index, .. } = *closed;
         tables.put_container(ContainerRecord { state, last_term, last_index, ..record });
     }
 }
@@ -54,8 +57,8 @@ mod tests {
     use proto::scm::scm_command::Command;
 
     fn close(tables: &mut Tables, state: ContainerState, last_index: u64) -> ScmReply {
-        let closed = ClosedContainer { container: 1, state: state as i32, last_term: 2, last_index };
-        run(tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }))
+        let closed = SettledContainer { container: 1, state: state as i32, last_term: 2, last_index };
+        run(tables, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }))
     }
 
     #[test]
