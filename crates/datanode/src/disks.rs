@@ -156,9 +156,9 @@ impl Disks {
         }
     }
 
-    /// The disk whose replica SCM is told of: of two, the one that is not closed, as SCM alone can say whether
-    /// it has what the container lacks, and has it deleted otherwise; until then it is as if the other was
-    /// not there, though that is read. Of two that are closed it is the one that is read. Blocks.
+    /// The disk whose replica SCM is told of: of two, the one that is not closed, as SCM alone can say
+    /// whether it has what the container lacks, and has it deleted otherwise; until then it is as if the
+    /// other was not there, though that is read. Of two that are closed it is the one that is read. Blocks.
     pub(crate) fn told_of(&self, container: ContainerId) -> anyhow::Result<Option<&Arc<DatanodeDisk>>> {
         let is_unfinished = |disk: &&Arc<DatanodeDisk>| {
             let record = disk.index.container(container).ok().flatten();

@@ -113,8 +113,8 @@ pub(crate) fn bytes_of(local: u64) -> Vec<u8> {
     }
 }
 
-/// Blocks of one to three chunks, some never sealed, whose writers take turns, send chunks again and send such
-/// as are refused, under several leaders; and the bytes of each block.
+/// Blocks of one to three chunks, some never sealed, whose writers take turns, send chunks again and send
+/// such as are refused, under several leaders; and the bytes of each block.
 fn random_blocks(random: &mut Random) -> (Vec<Entry>, BTreeMap<u64, Vec<u8>>) {
     struct Writing {
         local: u64,
@@ -268,7 +268,8 @@ impl Left {
         Left::of_small(entries).await
     }
 
-    /// A directory whose first container has random blocks, as [`Left::of_small_blocks`] has; and their bytes.
+    /// A directory whose first container has random blocks, as [`Left::of_small_blocks`] has, and their
+    /// bytes.
     pub(crate) async fn of_random_blocks(random: &mut Random) -> (Left, BTreeMap<u64, Vec<u8>>) {
         let (entries, blocks) = random_blocks(random);
         (Left::of_small(entries).await, blocks)
