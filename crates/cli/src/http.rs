@@ -75,7 +75,7 @@ struct Watched {
     metrics: MetricsPage,
     /// The memory for pages of metrics that callers have not taken yet.
     pages: BodyMemory,
-    /// What `/readyz` answered last.
+    /// The last answer of `/readyz`.
     readiness: Recent<Readiness>,
 }
 

@@ -43,7 +43,7 @@ enum About {
     Bucket(BucketName),
 }
 
-/// What a call wants, which decides who is asked.
+/// The kind of a call, which decides who is asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wants {
     /// A change, which the leader carries out.
@@ -548,7 +548,7 @@ impl Client {
             .map(|_| ())
     }
 
-    /// What has been begun with buckets and is not at its end.
+    /// The changes of buckets, and resets of groups, that have been begun and are not at their end.
     pub async fn unsettled(&self) -> Result<ListUnsettledResponse, ClientError> {
         query!(self, list_unsettled, About::Group(ROOT_OF_NAMES), ListUnsettledRequest {}).await
     }

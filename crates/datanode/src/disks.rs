@@ -334,7 +334,7 @@ fn stops_the_node(failure: &anyhow::Error) -> bool {
         || is_shortage(failure)
 }
 
-/// What a replica on one of a node's disks is good for, the best last.
+/// The worth of a replica on one of a node's disks, the best last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     /// The replica is not closed, or its disk failed.

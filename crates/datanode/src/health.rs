@@ -23,7 +23,7 @@ impl DatanodeDisk {
         self.marking(container, reader).await
     }
 
-    /// What was discarded in a container, which is marked where the list of that is bad.
+    /// The discards of a container, which is marked where the list of them is bad.
     pub(crate) async fn discards(self: &Arc<Self>, container: ContainerId) -> anyhow::Result<Discards> {
         let discards = self.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
         self.marking(container, discards.map_err(anyhow::Error::from)).await

@@ -343,7 +343,7 @@ pub(crate) async fn finish_always(buckets: Buckets) {
     }
 }
 
-/// What is not at its end of a bucket.
+/// The change of a bucket that is not at its end.
 fn what(entry: &BucketEntry) -> What {
     let Bucket { volume, name, .. } = entry.bucket.clone().unwrap_or_default();
     let BucketMove { from, to, .. } =

@@ -5,7 +5,7 @@ use crate::tables::{Read, UNUSED_TOTALS_KEY};
 use prost::Message;
 use proto::om::{BlockPiece, UnusedTotals};
 
-/// What the commands of an entry have filed.
+/// The counts of what the commands of an entry have filed.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Filed {
     /// Records of deleted pieces.

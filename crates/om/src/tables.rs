@@ -448,7 +448,7 @@ pub(crate) fn check_certain(record: &BucketRecord) -> Result<(), Refusal> {
     Err(Refusal::Passing(Failure::new(Code::NotYet, why)))
 }
 
-/// What this group, since it was reset by force, does not know of the places of buckets.
+/// The doubt of this group, since it was reset by force, about the places of buckets.
 pub(crate) fn doubt(tables: &impl Read) -> anyhow::Result<Option<Doubt>> {
     tables.message(DOUBT_KEY)
 }

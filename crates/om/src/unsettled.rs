@@ -1,4 +1,5 @@
-//! What has been begun with buckets and is not at its end, as the root's leader has seen it, for operators.
+//! Changes of buckets, and resets of groups, that have been begun and are not at their end, as the root's
+//! leader has seen them, for operators.
 
 use metrics::{Exposition, Metric};
 use proto::om::{ListUnsettledResponse, Unsettled as Told};

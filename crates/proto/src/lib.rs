@@ -84,7 +84,7 @@ mod flotilla {
 
 pub use flotilla::datanode::v1 as datanode;
 pub use flotilla::om::v1 as om;
-/// What any process is asked, whatever its roles.
+/// The questions that any process is asked, whatever its roles.
 pub use flotilla::process::v1 as process;
 /// Raft groups talking to each other.
 pub use flotilla::raft::v1 as raft;

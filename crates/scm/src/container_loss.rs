@@ -10,7 +10,7 @@ use proto::scm::{ContainerReplica, ContainerState, NodeState, ReplicaState, Sett
 use std::cmp::Reverse;
 use types::{ContainerId, NodeId};
 
-/// What a container was decided to be, and what is left of it.
+/// The decision on a container, and what is left of it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) before: SettledContainer,
@@ -164,7 +164,7 @@ mod tests {
         (nodes, now)
     }
 
-    /// What is left, once the nodes that `speak` have told what they have and all others are dead.
+    /// The rest of a container, once the nodes that `speak` have told what they have and all others are dead.
     fn left_of(tables: &Tables, speak: &[(u64, Option<ContainerReplica>)]) -> Result<Left, String> {
         let (nodes, now) = told(&[], speak);
         left(ContainerId(1), &World::at(tables, &nodes, now))

@@ -292,7 +292,7 @@ mod tests {
         assert!(!may_leave(&nodes, later), "one of them is silent");
     }
 
-    /// What a container is that nobody has looked into may be on any node that has not spoken.
+    /// The contents of a container that nobody has looked into may be on any node that has not spoken.
     #[test]
     fn containers_of_a_pipeline_that_is_over_count_before_they_are_decided() {
         let mut tables = three_nodes();

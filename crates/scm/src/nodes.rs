@@ -549,7 +549,7 @@ mod tests {
         assert!(see(u64::MAX, 0).0);
     }
 
-    /// What a heartbeat says that waited for SCM's lock behind a later one was so before.
+    /// A heartbeat that waited for SCM's lock behind a later one says what was so before.
     #[test]
     fn a_heartbeat_that_comes_after_a_later_one_is_not_taken() {
         let mut nodes = Nodes::new(SILENCE, Instant::now());

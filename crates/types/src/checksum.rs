@@ -112,7 +112,7 @@ impl RunningCrc {
     }
 }
 
-/// What a number of zeros makes of a CRC, bit by bit.
+/// The effect of a number of zeros on a CRC, bit by bit.
 type Zeros = [u32; 32];
 
 /// The CRC that so many zeros make of a CRC. What each power of two of zeros makes is remembered: so it takes

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// The last one of so many seeds, which has an OM, is run twice, to see that it takes the same steps.
 const REPEATED_ONE_IN: u64 = 16;
 
-/// What is simulated.
+/// The subject of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simulated {
     Clusters,

@@ -6,7 +6,7 @@ const FINDINGS_MAX: u64 = 5;
 /// A campaign of inputs that are made up, each from a seed that stands for itself: `--seed S --minutes 0`
 /// replays seed S alone.
 pub struct Campaign {
-    /// What of all is tried, as `./dev fuzz` names it; empty: all.
+    /// The part of all that is tried, as `./dev fuzz` names it; empty: all.
     part: String,
     extent: Extent,
     started: Instant,

@@ -37,7 +37,7 @@ pub(super) async fn reclaim(scm: &mut Scm, command: SwitchCommand) -> anyhow::Re
     Ok(Answer::new(text, reclaim_to_json(&space)))
 }
 
-/// What the groups of names say of what is deleted and not gone, and of what no name has.
+/// The answers of the groups of names about what is deleted and not gone, and about what no name has.
 #[derive(Default)]
 struct Names {
     totals: UnusedTotals,

@@ -1,4 +1,4 @@
-//! What has been begun with buckets and is not at its end.
+//! Changes of buckets, and resets of groups, that have been begun and are not at their end.
 
 use super::bucket::connect;
 use super::scm::Scm;
@@ -21,7 +21,7 @@ async fn told(scm: &Scm) -> anyhow::Result<ListUnsettledResponse> {
     Ok(connect(&scm.addresses().join(",")).unsettled().await?)
 }
 
-/// What has not come to its end for long, in words; `None`: nothing.
+/// The changes and resets that have not come to their end for long, in words; `None`: there are none.
 pub(super) async fn stuck(scm: &Scm) -> anyhow::Result<Option<String>> {
     Ok(in_words(&told(scm).await?, SystemClock.now_ms()))
 }

@@ -12,7 +12,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// The view that the SCM at one address has of itself.
 pub(super) struct View {
     pub(super) address: String,
-    /// What it said, or why it said nothing.
+    /// The SCM's answer, or the reason why it gave none.
     pub(super) said: Result<IntroduceResponse, String>,
 }
 

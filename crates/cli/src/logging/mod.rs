@@ -192,7 +192,7 @@ mod tests {
         check("", &["debug"], "debug");
     }
 
-    /// What a process was started with may have more than others may say.
+    /// The filter that a process was started with may have more than others may say.
     #[test]
     fn what_is_no_directive_changes_nothing() {
         let check = |filter: &str, directive: &str| {

@@ -188,7 +188,7 @@ pub(crate) struct Apply<'a, 'db> {
     about: u64,
     /// Requests of another group that the command brings along.
     brought: Vec<RememberedRequests>,
-    /// What this entry has filed.
+    /// The counts of what this entry has filed.
     filed: &'a mut Filed,
     /// The rules about blocks by which the command is applied: those of its leader's release.
     rules: u32,

@@ -74,7 +74,7 @@ mod tests {
         root: Namespace,
         home: Namespace,
         place: BucketPlace,
-        /// What the group said last.
+        /// The refused attempt that the group named last.
         refused: u64,
     }
 

@@ -14,7 +14,7 @@ const BLOCKS_MAX: usize = 16_384;
 /// The most containers of an answer: a leap for each, some milliseconds together.
 const CONTAINERS_MAX: usize = 10_000;
 
-/// What the group knows of a container's blocks: what rows name, or are said to, and what waits to go.
+/// The blocks of a container that the group knows: rows name them, or are said to, or they wait to go.
 pub(crate) fn known_blocks(
     db: &Db,
     request: &ListKnownBlocksRequest,

@@ -47,7 +47,7 @@ const CONTAINERS_TOLD: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(crate) struct UnusedCounts {
-    /// What waits in each group that is led here.
+    /// The deleted data that waits in each group that is led here.
     waits: Mutex<BTreeMap<GroupId, Arc<Waits>>>,
     pub(super) forgotten: Counter,
     pub(super) failed: Counter,

@@ -44,7 +44,7 @@ enum Step {
     Sort(u8),
     /// Some of what is unused is given up.
     Discard,
-    /// What was given up is forgotten; or, by a leader that is none any more, once more.
+    /// Blocks that were given up are forgotten; or, by a leader that is none any more, once more.
     Forget(prop::sample::Index),
 }
 
@@ -72,7 +72,7 @@ struct World {
     /// All blocks that were ever brought.
     brought: Vec<BlockPiece>,
     gone: BTreeSet<BlockKey>,
-    /// What was said to be gone, for tables that may not have heard so.
+    /// The commands that said what is gone, for tables that may not have heard so.
     forgotten: Vec<ForgetBlocksCommand>,
     upload: String,
     parts: BTreeMap<u32, String>,

@@ -37,7 +37,7 @@ impl Listed {
     }
 }
 
-/// What all groups know of a part.
+/// The blocks that groups know of a part, all groups together.
 #[derive(Debug, Default)]
 pub(super) struct KnownBlocks {
     /// The blocks that some row names, or is said to.

@@ -46,7 +46,7 @@ impl Worker {
         Ok(info.filter(|info| info.state() == ContainerState::ContainerClosed))
     }
 
-    /// What a group knows of the blocks in a range.
+    /// The blocks that a group knows in a range.
     async fn known_by(
         &self,
         group: u64,

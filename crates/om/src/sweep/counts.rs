@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-/// What the last look at all containers has shown.
+/// The result of the last look at all containers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Look {
     pub(super) closed: u64,

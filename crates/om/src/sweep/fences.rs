@@ -18,7 +18,7 @@ pub(crate) struct New<'a> {
     pub(super) containers: &'a [u64],
 }
 
-/// What a group may lack.
+/// The fences that a group may lack.
 #[derive(Clone, Copy)]
 pub(crate) enum Lacks<'a> {
     /// The fences after the number that the group has said.
@@ -29,7 +29,7 @@ pub(crate) enum Lacks<'a> {
     All,
 }
 
-/// What a group was told.
+/// The outcome of telling a group what it lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Told {
     /// How far the group is since.

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 /// The most blocks of one command, which takes some milliseconds.
 pub(super) const FILED_AT_ONCE: usize = 1024;
 
-/// What a sweep asks about a container.
+/// The questions that a sweep asks about a container.
 pub(super) trait Asked {
     /// The number of times that a bucket came to be in another group.
     async fn moves(&self) -> Result<u64, Failure>;
@@ -19,7 +19,7 @@ pub(super) trait Asked {
     async fn groups(&self) -> Result<BTreeSet<u64>, Failure>;
     /// A part of the blocks that a replica has, from this local on.
     async fn list(&self, from_local: u64) -> Result<Listed, Failure>;
-    /// What these groups know of the part.
+    /// The blocks that these groups know of the part.
     async fn known(
         &self,
         groups: &BTreeSet<u64>,

@@ -48,7 +48,7 @@ fn unsure(container: u64) -> Failure {
     Failure::new(Code::Unavailable, why)
 }
 
-/// What has become of a container that SCM's list of those that are there is without.
+/// The fate of a container that is missing from SCM's list of those that are there.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     /// Some node has it, or SCM knows it after all.

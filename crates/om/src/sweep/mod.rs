@@ -51,7 +51,7 @@ use worker::Worker;
 /// lack.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the root's leader needs to sweep.
+/// The means that the root's leader needs to sweep.
 #[derive(Clone)]
 pub(crate) struct Sweep {
     pub(crate) replicas: Arc<Replicas>,

@@ -42,7 +42,7 @@ enum Step {
     Move,
     /// A whole move.
     MoveOver,
-    /// What the bucket has left where it was goes.
+    /// The rows go that the bucket has left where it was.
     Left,
     /// The time of --reclaim-after passes.
     Pass,

@@ -1,4 +1,4 @@
-//! What the sweep asks SCM and datanodes.
+//! The sweep's questions to SCM and datanodes.
 
 use super::Sweep;
 use super::compare::Listed;
@@ -21,7 +21,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// The most containers of one answer of SCM's.
 const CONTAINERS_AT_ONCE: u32 = 10_000;
 
-/// What a node says of a block, or a container.
+/// The word of a node on a block, or a container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Word {
     Has,

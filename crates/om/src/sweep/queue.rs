@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// thirty bytes each; others have their turn at a later look.
 const REMEMBERED_MAX: usize = 1_000_000;
 
-/// What this leader knows of containers that are closed.
+/// This leader's knowledge of containers that are closed.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     /// The containers that were never swept, and since when this leader has seen them closed.

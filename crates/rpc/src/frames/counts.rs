@@ -25,7 +25,7 @@ pub enum End {
     Deaf,
     /// Calls were given up too quickly.
     Resets,
-    /// What came is nothing that a peer of ours sends.
+    /// Bytes came that no peer of ours sends.
     Malformed,
     /// The other side speaks another version.
     Version,

@@ -24,7 +24,7 @@ pub(super) struct Answer {
     pub(super) _place: Places,
     pub(super) from: Option<IpAddr>,
     pub(super) untaken_bytes: Arc<Shares>,
-    /// What waits on the call's connection, where that is one of HTTP/2.
+    /// The pieces that wait on the call's connection, where that is one of HTTP/2.
     pub(super) untaken: Option<Arc<Untaken>>,
     pub(super) counts: Arc<GateCounts>,
 }

@@ -28,7 +28,7 @@ pub struct GateConnection<T = TcpStream> {
     silence: Pin<Box<Sleep>>,
 }
 
-/// What the calls of a connection know of it.
+/// The part of a connection that its calls know.
 #[derive(Clone)]
 pub struct ConnectionInfo {
     pub(super) tcp: TcpConnectInfo,

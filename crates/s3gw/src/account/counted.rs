@@ -60,7 +60,7 @@ enum Class {
     Served,
     Redirected,
     Refused,
-    /// What this store does not do, whoever asks for it: the client's doing, whatever HTTP calls it.
+    /// A request for what this store does not do, whoever asks: the client's doing, whatever HTTP calls it.
     Unknown,
     Failed,
     Left,

@@ -486,7 +486,7 @@ mod tests {
         assert_eq!((short.status(), documents.bytes_in_use()), (StatusCode::OK, 0));
     }
 
-    /// What was deleted and told to come later is deleted again, though somebody has put it anew.
+    /// A deletion that was done and told to come later is repeated, though somebody has put the object anew.
     #[test]
     fn a_long_list_of_what_is_to_be_deleted_has_room_for_its_answer_before_anything_is() {
         let documents = BodyMemory::new(4 << 20, Arc::default());

@@ -29,7 +29,7 @@ const DELETED_ONE_IN: u64 = 2;
 /// The time within which a name is deleted that does not stay.
 const DELETED_AFTER_MS_MAX: u64 = 8000;
 
-/// What is known of the keys. A cheap handle.
+/// The keys and what is known of them. A cheap handle.
 #[derive(Clone, Default)]
 pub(super) struct Names {
     names: Arc<Mutex<BTreeMap<Bytes, Name>>>,
@@ -41,7 +41,7 @@ struct Name {
     is: Is,
 }
 
-/// What a key must be.
+/// The state that a key must be in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Is {
     There,

@@ -416,7 +416,7 @@ async fn read_at_last(way: &OmWay, objects: &Objects, ledger: &Ledger, key: usiz
     objects.note(key, Op::Read, asked_at, Some(answer));
 }
 
-/// What OM has under a key, if it has the key, however long it takes to say so.
+/// The entry that OM has under a key, if it has the key, however long it takes to say so.
 pub(super) async fn found_at_last(way: &OmWay, objects: &Objects, name: &Bytes) -> Option<Key> {
     loop {
         let looked_up = timeout(ANSWER_MAX, look_up(way, objects, name.clone())).await;

@@ -162,7 +162,7 @@ impl Scheme {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Flipped {
     Records,
-    /// What says how a replica ended, if it ended by itself.
+    /// The file that says how a replica ended, if it ended by itself.
     End,
 }
 

@@ -1,4 +1,4 @@
-//! What clients asked of buckets and were answered, bucket by bucket.
+//! The calls of clients about buckets, and their answers, bucket by bucket.
 
 use disk::sim::Random;
 use history::{Bucket, BucketAnswer, BucketOp, Call, is_linearizable};

@@ -1,4 +1,4 @@
-//! What the tables of a group of names say when all is quiet (docs/format/om-tables.md).
+//! The rows in the tables of a group of names when all is quiet (docs/format/om-tables.md).
 
 use anyhow::{Context, ensure};
 use prost::Message;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Tables of rows that stand for something which is under way: names of buckets that are made, deleted or
 /// moved, buckets that are sent, that come, and of which something is left.
 const UNDER_WAY: &[u8] = b"oviy";
-/// What is in a bucket: keys, parts, uploads.
+/// Tables of the contents of buckets: keys, parts, uploads.
 const CONTENTS: &[u8] = b"kpu";
 
 pub(super) type Rows = BTreeMap<Vec<u8>, Vec<u8>>;

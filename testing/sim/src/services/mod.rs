@@ -1,4 +1,4 @@
-//! What simulations of whole clusters share: the real services as processes of a
+//! The parts that simulations of whole clusters share: the real services as processes of a
 //! [`World`](crate::world::World), their disks and databases, the way to SCM, one life of a cluster from a
 //! seed, and many of them.
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 const LIVES_PER_SEED: u64 = 6;
 const POINTS_IN_TESTS: u64 = 60;
 
-/// What the container has and has lost, as a client knows it.
+/// The life of a container: what it has and has lost, as a client knows it.
 struct Life {
     machine: Machine,
     random: Random,
