@@ -6,9 +6,9 @@ use super::plan::machine_at;
 use super::run::Run;
 use super::scheme::{Flipped, Step};
 use crate::world::ProcessId;
-use proto::scm::{ContainerInfo, ContainerState};
+use proto::scm::{ContainerInfo, ContainerState, ReplicaInfo};
 use std::time::Duration;
-use types::{ContainerId, OwnerId};
+use types::{ContainerId, OwnerId, PipelineId};
 
 /// The time that a flip waits for a moment in which something may be harmed.
 const FLIP_WITHIN: Duration = Duration::from_secs(10);
@@ -79,8 +79,8 @@ impl Run {
         }
         let info = self.random.pick(&closed).clone();
         let container = ContainerId(info.container);
-        let node = self.random.pick(&info.replicas).node.clone().unwrap_or_default();
-        let Some(machine) = machine_at(&node.address) else { return false };
+        let ReplicaInfo { node, replica, .. } = self.random.pick(&info.replicas).clone();
+        let Some(machine) = node.and_then(|node| machine_at(&node.address)) else { return false };
         let directory = format!("containers/{:016x}", OwnerId::from(container).0);
         for (disk, of) in self.world.disks(ProcessId(machine)).iter().enumerate() {
             let mut files = of.files_in(&directory);
@@ -89,6 +89,10 @@ impl Run {
             let path = format!("{directory}/{name}");
             // Beyond its records a segment has room that nobody reads.
             let used = if files.len() > 1 { *bytes / 2 } else { info.payload_bytes.min(*bytes) };
+            // A log that still begins there will not open again.
+            if replica.is_some_and(|replica| !replica.released) {
+                self.note_lost_log(PipelineId(info.pipeline), machine);
+            }
             return self.flip_in(&[Stored { machine, disk, path, bytes: used.max(1) }]);
         }
         false
