@@ -62,17 +62,15 @@ pub(super) async fn settle(disk: &Arc<DatanodeDisk>, container: ContainerId) -> 
         disk.mark_unhealthy(container, why.to_owned()).await;
     }
     let Some(first_stray) = first_stray else { return Ok(()) };
-    if first_stray < start {
-        if is_behind {
-            forget_listed(disk, container).await?;
-            let moves = find_moves(disk.space.disk(), container, &compacted, first_stray).await?;
-            disk.space.move_discards(OWNERS_DIR, owner, |place| moves.get(place)).await?;
-            let moved = disk.index.with(move |index| {
-                index.check_moves(container, start, &moves)?;
-                index.apply_moves(container, start, &moves)
-            });
-            moved.await.context("move rows")?;
-        }
+    if is_behind && first_stray < start {
+        forget_listed(disk, container).await?;
+        let moves = find_moves(disk.space.disk(), container, &compacted, first_stray).await?;
+        disk.space.move_discards(OWNERS_DIR, owner, |place| moves.get(place)).await?;
+        let moved = disk.index.with(move |index| {
+            index.check_moves(container, start, &moves)?;
+            index.apply_moves(container, start, &moves)
+        });
+        moved.await.context("move rows")?;
     }
     let bytes = disk.space.remove_stray_segments(OWNERS_DIR, owner).await.context("remove segments")?;
     if first_stray < start {
