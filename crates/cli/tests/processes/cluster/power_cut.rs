@@ -1,6 +1,6 @@
 use super::harness::{DATANODES, Drill, REPAIRED_WITHIN, Setup, Shown};
 use crate::drills::{assert_all_come_back, assert_all_there};
-use crate::small_disk::{Dark, SmallDisk};
+use crate::small_disk::SmallDisk;
 use proto::scm::NodeState;
 use std::time::Instant;
 
@@ -19,7 +19,9 @@ pub(super) async fn run() -> Shown {
     let lost_power = dark.is_some();
     drill.cluster.kill9_all();
     let cut = writers.stop().await;
-    dark.map(Dark::power_on);
+    if let Some(dark) = dark {
+        dark.power_on();
+    }
     let started = Instant::now();
     drill.cluster.start_all_again();
     assert_all_come_back(&drill.s3, &cut.acknowledged).await;

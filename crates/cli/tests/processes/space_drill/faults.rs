@@ -2,7 +2,7 @@
 //! killed at once; a disk fills, and is emptied again.
 
 use crate::commands::admin_once;
-use crate::small_disk::{Dark, SmallDisk};
+use crate::small_disk::SmallDisk;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -127,7 +127,7 @@ fn cut_power(over: &AtomicBool, store: &mut Store, random: &mut SmallRng) -> Opt
     let first = &mut store.cluster.datanodes[0];
     first.kill9();
     rest(over, Duration::from_millis(random.random_range(0..800)));
-    Dark::power_on(dark);
+    dark.power_on();
     first.start_again();
     Some("power-cut")
 }
