@@ -241,11 +241,14 @@ async fn recovered(disk: &Arc<DatanodeDisk>) -> Result<(), String> {
     deletion::recover(disk).await.map_err(|failure| format!("{failure:#}"))
 }
 
-fn rows(disk: &DatanodeDisk) -> Vec<(Box<[u8]>, Box<[u8]>)> {
+type Row = (Box<[u8]>, Box<[u8]>);
+
+fn rows(disk: &DatanodeDisk) -> Vec<Row> {
     disk.index.derived_rows().map(Result::unwrap).collect()
 }
 
 #[tokio::test]
+#[allow(clippy::disallowed_methods)] // how long it took is no simulated time
 async fn campaign() {
     let number = |name: &str| {
         let given = std::env::var(name).ok();
