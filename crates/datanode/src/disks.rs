@@ -160,6 +160,7 @@ impl Disks {
     /// whether it has what the container lacks, and has it deleted otherwise; until then it is as if the
     /// other was not there, though that is read. Of two that are closed it is the one that is read. Blocks.
     pub(crate) fn told_of(&self, container: ContainerId) -> anyhow::Result<Option<&Arc<DatanodeDisk>>> {
+        // An index that cannot be read just now is passed over, as readers do: its disk is looked at again.
         let is_unfinished = |disk: &&Arc<DatanodeDisk>| {
             let record = disk.index.container(container).ok().flatten();
             record.is_some_and(|record| record.state != ContainerState::Closed)

@@ -27,10 +27,7 @@ pub(crate) async fn check(
     let forgotten = match forgotten_log(real, disk, &known).await? {
         Some(pipeline) => Some(format!("pipeline {pipeline}, whose log is there")),
         None => {
-            let found = match forgotten_container(real, disk, index, &known).await? {
-                None => forgotten_copy(disk, index).await?,
-                found => found,
-            };
+            let found = forgotten_container(real, disk, index, &known).await?;
             found.map(|id| format!("container {id}, which is there"))
         }
     };
@@ -66,27 +63,21 @@ async fn forgotten_log(
     Ok(None)
 }
 
-/// A container without a row, whose log is gone. A log that is on its way out has such containers filed, so
-/// its own are no sign.
+/// A container without a row and a mark that is a copy, or whose log is gone: the index had a row of it once.
+/// A log that is on its way out has such containers filed, so its own are no sign.
 async fn forgotten_container(
     real: &dyn DataDirectory,
     disk: &Arc<dyn Disk>,
     index: &Index,
     known: &BTreeSet<PipelineId>,
 ) -> anyhow::Result<Option<ContainerId>> {
-    for (container, pipeline) in containers_without_row(disk, index).await? {
-        let log = format!("{GROUPS_DIR}/{}", GroupId::pipeline(pipeline));
-        if !known.contains(&pipeline) && real.list(&log).await?.is_empty() {
-            return Ok(Some(container));
-        }
-    }
-    Ok(None)
-}
-
-/// A copy without a row: the index had one once, as it is marked until then.
-async fn forgotten_copy(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Result<Option<ContainerId>> {
     for container in unlisted(disk, index).await? {
         if is_copy(disk, container).await? {
+            return Ok(Some(container));
+        }
+        let Some(pipeline) = pipeline_in(disk, container).await? else { continue };
+        let log = format!("{GROUPS_DIR}/{}", GroupId::pipeline(pipeline));
+        if !known.contains(&pipeline) && real.list(&log).await?.is_empty() {
             return Ok(Some(container));
         }
     }
@@ -117,12 +108,7 @@ pub(crate) async fn containers_without_row(
         if is_copy(disk, container).await? {
             continue;
         }
-        match pipeline_in(disk, container).await {
-            Ok(Some(pipeline)) => found.push((container, pipeline)),
-            Ok(None) => {}
-            Err(failure) if condemns(&failure) => {}
-            Err(failure) => return Err(failure),
-        }
+        found.extend(pipeline_in(disk, container).await?.map(|pipeline| (container, pipeline)));
     }
     Ok(found)
 }
@@ -138,8 +124,14 @@ pub(crate) async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> any
 
 /// The pipeline of the container's first record; `None` where it has no whole one.
 async fn pipeline_in(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<PipelineId>> {
-    let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
-    let first = reader.next().await.with_context(|| format!("read container {container}"))?;
+    let first = async {
+        let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
+        Ok(reader.next().await.with_context(|| format!("read container {container}"))?)
+    };
+    let first = match first.await {
+        Err(failure) if condemns(&failure) => None,
+        first => first?,
+    };
     let log = first.and_then(|record| GroupId::try_from(record.walked.log).ok());
     Ok(log.filter(|log| log.kind == GroupKind::Pipeline).map(|log| PipelineId(log.number)))
 }

@@ -66,8 +66,12 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Resu
         }
         let dir = container_dir(container);
         let (done, is_bad): (_, fn(&anyhow::Error) -> bool) = match imported_file::read(&**disk, &dir).await {
-            // A rebuilding marks whatever it cannot tell the owner of.
-            Ok(None) => continue,
+            // A rebuilding marks whatever it cannot tell the owner of: this is no copy, and its log may have
+            // yet to write there.
+            Ok(None) => {
+                index.with(move |index| index.end_import(container)).await?;
+                continue;
+            }
             Ok(Some(message)) => (recover_one(disk, index, message).await, condemns),
             // Whether there is such a file is known once it was read.
             Err(failure) => (Err(failure), imported_file::is_damaged),
@@ -143,6 +147,11 @@ mod tests {
             fails.store(true, Ordering::SeqCst);
             recover(disk.space.disk(), &disk.index).await.unwrap();
             assert!(dir.join("00000000.seg").exists(), "error {code} says nothing of whose it is");
+            assert_eq!(disk.index.imports().unwrap(), [SECOND], "error {code}");
+            fails.store(false, Ordering::SeqCst);
+            recover(disk.space.disk(), &disk.index).await.unwrap();
+            assert_eq!(disk.index.imports().unwrap(), [], "it is its log's");
+            disk.index.begin_import(SECOND).unwrap();
             drop(disk);
         }
         std::fs::write(dir.join("imported"), "no manifest").unwrap();
