@@ -271,7 +271,8 @@ async fn campaign() {
     }
     let Run { crashes, crashes_in_recovery, compactions, rebuilds, discards } = sum;
     println!(
-        "{{\"points\": {crashes}, \"seeds\": {seeds}, \"first_seed\": {first_seed}, \"crashes_in_recovery\": {crashes_in_recovery}, \
+        "{{\"points\": {crashes}, \"seeds\": {seeds}, \"first_seed\": {first_seed}, \"crashes\": {crashes}, \
+         \"crashes_in_recovery\": {crashes_in_recovery}, \
          \"compactions\": {compactions}, \"discards\": {discards}, \"rebuilds\": {rebuilds}, \"seconds\": {:.2}}}",
         started.elapsed().as_secs_f64()
     );
