@@ -126,7 +126,7 @@ pub(crate) async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> any
 async fn pipeline_in(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<PipelineId>> {
     let first = async {
         let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
-        Ok(reader.next().await.with_context(|| format!("read container {container}"))?)
+        reader.next().await.with_context(|| format!("read container {container}"))
     };
     let first = match first.await {
         Err(failure) if condemns(&failure) => None,
