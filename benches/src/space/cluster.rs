@@ -10,39 +10,51 @@ use testkit::prometheus::Scrape;
 use testkit::{Cluster, ClusterOptions, Process};
 
 const DATANODES: usize = 3;
-const DISKS: usize = 1;
+const DISKS_PER_DATANODE: usize = 1;
 
 /// Three datanodes of one disk each, SCM, OM and a gateway.
-pub struct SpaceCluster {
+pub(super) struct SpaceCluster {
     cluster: Cluster,
 }
 
 impl SpaceCluster {
-    pub fn start(reclaim_after: Duration, container_bytes_max: u64) -> SpaceCluster {
+    pub(super) const DISKS: usize = DATANODES * DISKS_PER_DATANODE;
+
+    pub(super) fn start(reclaim_after: Duration, container_bytes_max: u64) -> SpaceCluster {
+        SpaceCluster::start_with(reclaim_after, container_bytes_max, "")
+    }
+
+    /// As [`SpaceCluster::start`], with further words of the datanodes' command lines.
+    pub(super) fn start_with(reclaim_after: Duration, container_bytes_max: u64, words: &str) -> SpaceCluster {
         let options = ClusterOptions {
             datanodes: DATANODES,
-            disks_per_datanode: DISKS,
+            disks_per_datanode: DISKS_PER_DATANODE,
             pipelines_per_disk: 2,
             container_bytes_max,
             om_args: format!("--reclaim-after {}s --any-reclaim-after", reclaim_after.as_secs()),
+            datanode_args: words.to_owned(),
             ..ClusterOptions::default()
         };
         SpaceCluster { cluster: Cluster::start(&flotilla_binary(), &options) }
     }
 
+    pub(super) fn restart_datanodes(&mut self, words: &str) {
+        self.cluster.restart_datanodes(words);
+    }
+
     /// The data directories of all nodes.
-    pub fn disks(&self) -> Room {
+    pub(super) fn disks(&self) -> Room {
         Room::of((0..DATANODES).map(|node| self.cluster.disk(node, 0)).collect())
     }
 
     /// The directories of containers in them.
-    pub fn containers(&self) -> Room {
+    pub(super) fn containers(&self) -> Room {
         Room::of((0..DATANODES).map(|node| self.cluster.disk(node, 0).join("containers")).collect())
     }
 
     /// Runs `flotilla load`, and returns the last line that it printed. A load that failed or found something
     /// wrong is an error.
-    pub fn load(&self, words: &str) -> anyhow::Result<Value> {
+    pub(super) fn load(&self, words: &str) -> anyhow::Result<Value> {
         let line = format!("load {words} --scm {} --json", self.cluster.scm_address);
         let said = flotilla(&line)?;
         ensure!(said.status.success(), "flotilla {line}: {}", said.status);
@@ -52,7 +64,7 @@ impl SpaceCluster {
     }
 
     /// The number of pieces and blocks of which the groups of names have not heard yet that they are gone.
-    pub fn waiting(&self) -> anyhow::Result<u64> {
+    pub(super) fn waiting(&self) -> anyhow::Result<u64> {
         let said = flotilla(&format!("admin --scm {} --json om unused", self.cluster.scm_address))?;
         let groups: Vec<Value> = serde_json::from_slice(&said.stdout).context("admin om unused")?;
         let sum = |name: &str| groups.iter().map(|group| group[name].as_u64()).sum::<Option<u64>>();
@@ -61,7 +73,7 @@ impl SpaceCluster {
     }
 
     /// The processor time so far, by role.
-    pub fn seconds(&self) -> [(&'static str, f64); 3] {
+    pub(super) fn seconds(&self) -> [(&'static str, f64); 3] {
         let of = |processes: &[Process]| {
             processes.iter().map(|process| Usage::of(process.pid()).cpu_seconds).sum::<f64>()
         };
@@ -73,7 +85,7 @@ impl SpaceCluster {
     }
 
     /// The memory of the process of each role that has the most.
-    pub fn resident_bytes(&self) -> [(&'static str, u64); 3] {
+    pub(super) fn resident_bytes(&self) -> [(&'static str, u64); 3] {
         let of = |processes: &[Process]| {
             processes.iter().map(|process| Usage::resident_bytes_of(process.pid())).max().unwrap_or_default()
         };
@@ -85,7 +97,7 @@ impl SpaceCluster {
     }
 
     /// The sum of a metric over all datanodes and disks.
-    pub fn metric(&self, name: &str) -> anyhow::Result<f64> {
+    pub(super) fn metric(&self, name: &str) -> anyhow::Result<f64> {
         let of_one = |http: &String| {
             let page = Scrape::parse(&scrape(http)?).map_err(anyhow::Error::msg)?;
             anyhow::Ok(page.with(name, &[]).map(|sample| sample.value).sum::<f64>())

@@ -1,7 +1,61 @@
 //! What is deleted, on a whole cluster of real processes, and how soon its disks have it back.
 
 mod cluster;
+mod compacted;
+mod deleted;
+mod overwritten;
 mod room;
 
-pub use cluster::SpaceCluster;
-pub use room::Room;
+use cluster::SpaceCluster;
+use room::Room;
+use serde_json::Value;
+use std::time::Duration;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const REPLICAS: u64 = 3;
+const CONTAINER_BYTES_MAX: u64 = 64 * MIB;
+
+pub struct Plan {
+    /// The numbers of objects of 4 KiB, and of 64 KiB.
+    pub small: u64,
+    pub large: u64,
+    pub reclaim_after: Duration,
+}
+
+/// A part of the bench, with a cluster of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Nine tenths of small and larger objects are deleted, which lie side by side in their containers.
+    Deleted,
+    /// The small objects are written ten times more.
+    Overwritten,
+    /// Two of three small objects are deleted, and their containers written anew, while others read and write
+    /// and while nobody does.
+    Compacted,
+}
+
+impl Part {
+    pub const ALL: [Part; 3] = [Part::Deleted, Part::Overwritten, Part::Compacted];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Deleted => "deleted",
+            Part::Overwritten => "overwritten",
+            Part::Compacted => "compacted",
+        }
+    }
+
+    pub fn run(self, plan: &Plan) -> anyhow::Result<Value> {
+        match self {
+            Part::Deleted => deleted::run(plan),
+            Part::Overwritten => overwritten::run(plan),
+            Part::Compacted => compacted::run(plan),
+        }
+    }
+}
+
+/// The words for objects of one size, with names of their own.
+fn objects(count: u64, bytes: u64) -> String {
+    format!("--count {count} --object-bytes {bytes} --seed {bytes}")
+}

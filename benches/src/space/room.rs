@@ -8,20 +8,20 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The room that directories take on their disk, as `du` counts.
 #[derive(Clone, Debug)]
-pub struct Room {
+pub(super) struct Room {
     directories: Vec<PathBuf>,
 }
 
 impl Room {
-    pub fn of(directories: Vec<PathBuf>) -> Room {
+    pub(super) fn of(directories: Vec<PathBuf>) -> Room {
         Room { directories }
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.directories.iter().map(|directory| disk_bytes(directory)).sum()
     }
 
-    pub fn peak(&self) -> Peak {
+    pub(super) fn peak(&self) -> Peak {
         let room = self.clone();
         Peak::watch(LOOK_INTERVAL, move || room.bytes())
     }

@@ -93,8 +93,7 @@ impl Cluster {
         let dir = tempfile::tempdir().expect("make a temporary directory");
         let root = dir.path();
         let start = |name: &str, line: String| -> (Process, Ready) {
-            let line = format!("{line} --http 127.0.0.1:0");
-            Process::start(binary, root, name, line.split_whitespace().map(str::to_owned).collect())
+            Process::start(binary, root, name, words(&line))
         };
         let root_path = root.display();
 
@@ -118,10 +117,10 @@ impl Cluster {
                 // The machine's disk may be nearly full: what it tests are copies, not that they are put off.
                 let line = format!(
                     "server --roles scm --rpc {address} --meta {root_path}/{name} --scm {scm_address} --pipelines-per-disk {} \
-                     --keep-free-percent 0 --http 127.0.0.1:0 {}",
+                     --keep-free-percent 0 {}",
                     options.pipelines_per_disk, options.scm_args
                 );
-                Process::spawn(binary, root, &name, line.split_whitespace().map(str::to_owned).collect())
+                Process::spawn(binary, root, &name, words(&line))
             })
             .collect();
         let scm_ready: Vec<Ready> = scms.iter_mut().map(Process::wait_ready).collect();
@@ -178,12 +177,26 @@ impl Cluster {
         let address = free_addresses(1).remove(0);
         let number = self.datanodes.len() + 1;
         let (name, line) = datanode(&self.options, self.dir.path(), &self.scm_address, number, &address);
-        let line = format!("{line} --http 127.0.0.1:0");
-        let args = line.split_whitespace().map(str::to_owned).collect();
-        let (datanode, ready) = Process::start(&self.binary, self.dir.path(), &name, args);
+        let (datanode, ready) = Process::start(&self.binary, self.dir.path(), &name, words(&line));
         self.datanodes.push(datanode);
         self.datanode_addresses.push(address);
         self.datanode_http.push(ready["HTTP"].clone());
+    }
+
+    /// Starts all datanodes again, with other further words of their command lines.
+    pub fn restart_datanodes(&mut self, args: &str) {
+        self.options.datanode_args = args.to_owned();
+        for process in &mut self.datanodes {
+            assert!(process.terminate().success(), "a datanode did not end well");
+        }
+        let addresses = (1..).zip(&self.datanode_addresses);
+        for (process, (number, address)) in self.datanodes.iter_mut().zip(addresses) {
+            let (_, line) = datanode(&self.options, self.dir.path(), &self.scm_address, number, address);
+            process.set_args(words(&line));
+            process.spawn_again();
+        }
+        let ready = self.datanodes.iter_mut().map(|process| process.wait_ready()["HTTP"].clone());
+        self.datanode_http = ready.collect();
     }
 
     /// The directory in which everything of the cluster is; it goes with the cluster.
@@ -218,6 +231,11 @@ impl Cluster {
     pub fn wait_all_ready(&mut self) {
         self.all().for_each(|process| drop(process.wait_ready()));
     }
+}
+
+/// The words of a command line, of a process whose HTTP port is any that is free.
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().chain(["--http", "127.0.0.1:0"]).map(str::to_owned).collect()
 }
 
 /// Writes the secret key for its owner alone, as an operator keeps it.

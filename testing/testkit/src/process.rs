@@ -56,6 +56,11 @@ impl Process {
         self.child = Some(child);
     }
 
+    /// The command line of the next start, as in `start`.
+    pub fn set_args(&mut self, args: Vec<String>) {
+        self.args = args;
+    }
+
     pub fn start_again(&mut self) -> Ready {
         self.spawn_again();
         self.wait_ready()
