@@ -262,7 +262,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, default_value = "7d", env = "FLOTILLA_SCRUB_INTERVAL", value_parser = duration)]
     pub scrub_interval: Duration,
     /// A closed container is written anew, without what was discarded in it, once so much of what it takes is
-    /// dead, in percent
+    /// dead, in percent; three fifths of it where nothing was deleted for a minute
     #[arg(long, default_value_t = 50, env = "FLOTILLA_COMPACT_ABOVE_PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub compact_above_percent: u64,
     /// Writing closed containers anew reads what stays at this rate on each disk; 0 turns it off

@@ -2,6 +2,7 @@
 
 use crate::blocking::blocking;
 use crate::counters::DiskCounters;
+use crate::deleted_lately::DeletedLately;
 use crate::index::Index;
 use crate::index_age;
 use crate::inventory::Inventory;
@@ -14,7 +15,7 @@ use disk::{DataDirectory, Disk, IoFuture, OpenDiskError, Space};
 use proto::{Code, Failure};
 use raftlog::LogSpace;
 use statedb::{Db, DbState};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -59,8 +60,7 @@ pub(crate) struct DatanodeDisk {
     pub opening: tokio::sync::Mutex<()>,
     /// A lock that is held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
-    /// The last moments at which blocks were deleted, of containers of which that is not long ago.
-    pub deleted_lately: Mutex<BTreeMap<ContainerId, Instant>>,
+    pub deleted_lately: DeletedLately,
     /// Containers that others want to copy, and that have no hash.
     pub hashes_wanted: Mutex<BTreeSet<ContainerId>>,
     /// Containers with what a compaction left and nobody could settle yet.
@@ -122,7 +122,8 @@ impl DatanodeDisk {
         let expect = |(container, bytes): (ContainerId, u64)| space.expect_discards(container.into(), bytes);
         list_bytes.into_iter().for_each(expect);
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
-        let (counters, unknown, opening, deleting, deleted_lately) = Default::default();
+        let (counters, unknown, opening, deleting) = Default::default();
+        let deleted_lately = DeletedLately::new(options.deletion_pause);
         let (hashes_wanted, unsettled, ending) = Default::default();
         Ok(DatanodeDisk {
             id,

@@ -23,7 +23,6 @@ use raftlog::{Discard, Discards, ReadError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::time::Instant;
 use tracing::{error, info, warn};
 use types::{BlockName, ContainerId, OwnerId};
 
@@ -155,8 +154,8 @@ fn find(index: &Index, container: ContainerId, names: Vec<BlockName>) -> anyhow:
                 found.others.push(name);
                 continue;
             }
-            Some(_) if !found.locals.contains(&name.local) => {
-                let places = index.places(name.id())?;
+            Some(block) if !found.locals.contains(&name.local) => {
+                let places = index.places_of(name.id(), &block)?;
                 let discard = |place| Discard { tag: name.local, name: name.nonce.0, place };
                 found.records.extend(places.into_iter().map(discard));
             }
@@ -179,9 +178,7 @@ async fn carry_out(
     punched.map_err(|failure| failed(container, "punch holes", &failure.into()))?;
     disk.inventory.look_again(disk.id, container);
     if forgotten > 0 {
-        let mut lately = disk.deleted_lately.lock().expect("no holder panics");
-        lately.insert(container, Instant::now());
-        drop(lately);
+        disk.deleted_lately.note(container);
         let holes = discards.iter().filter(|record| locals.contains(&record.tag)).map(|record| record.hole());
         let hole_bytes = holes.map(|hole| hole.end - hole.start).sum();
         disk.counters.hole_bytes.fetch_add(hole_bytes, Ordering::Relaxed);

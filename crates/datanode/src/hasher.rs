@@ -5,6 +5,7 @@
 
 use crate::container_reader::{ContainerReader, ReadRecord, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
+use crate::deleted_lately::Quiet;
 use crate::deletion::finish_deletions;
 use crate::index::{DiskUse, Facts, Measure};
 use crate::repeats::Repeats;
@@ -13,7 +14,7 @@ use parking::Throttle;
 use raftlog::ReadError;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout_at};
 use tracing::{debug, error};
 use types::ContainerId;
 
@@ -24,9 +25,6 @@ const BYTES_PER_SECOND: u64 = 64 << 20;
 const HEAD_READ_BYTES: u64 = 4096;
 /// The pause after a container could not be read.
 const RETRY: Duration = Duration::from_secs(60);
-/// A container in which blocks were deleted less long ago is left alone: more of them may follow, each of
-/// which makes the hash another.
-const QUIET: Duration = Duration::from_secs(10);
 /// The pause after a container changed while it was read.
 const CHANGED_WAIT: Duration = Duration::from_secs(1);
 
@@ -51,7 +49,7 @@ impl Hasher {
         let mut changes = self.disk.inventory.watch();
         while self.disk.failure().is_none() {
             changes.borrow_and_update();
-            let quiet_at = self.quiet_at();
+            let quiet_at = self.disk.deleted_lately.next_pause();
             let Some(container) = self.next() else {
                 let changed = async { changes.changed().await.is_ok() };
                 match quiet_at {
@@ -75,13 +73,6 @@ impl Hasher {
         }
     }
 
-    /// The moment from which on the next of the containers is quiet in which blocks were deleted lately.
-    fn quiet_at(&self) -> Option<Instant> {
-        let mut lately = self.disk.deleted_lately.lock().expect("no holder panics");
-        lately.retain(|_, at| at.elapsed() < QUIET);
-        lately.values().min().map(|at| *at + QUIET)
-    }
-
     /// A closed container of this disk without a hash, of which nothing bad is known, and that is quiet: one
     /// that another node wants to copy, or the next in turn.
     fn next(&self) -> Option<ContainerId> {
@@ -92,8 +83,10 @@ impl Hasher {
         });
         let mut wanted = self.disk.hashes_wanted.lock().expect("no holder panics");
         wanted.retain(|container| lacking.binary_search(container).is_ok()); // others are gone, or read
-        let lately = self.disk.deleted_lately.lock().expect("no holder panics");
-        let quiet = lacking.into_iter().filter(|container| !lately.contains_key(container));
+        let lately = &self.disk.deleted_lately;
+        let is_quiet =
+            |container: &ContainerId| matches!(lately.quiet(*container), Quiet::Short | Quiet::Long);
+        let quiet = lacking.into_iter().filter(is_quiet);
         quiet.min_by_key(|container| (!wanted.contains(container), *container <= self.last, *container))
     }
 
@@ -204,7 +197,7 @@ mod tests {
         disk.hashes_wanted.lock().unwrap().extend([ContainerId(3), ContainerId(9)]);
         assert_eq!([0, 3, 4].map(&mut after), [3, 3, 3]);
         assert_eq!(disk.hashes_wanted.lock().unwrap().len(), 1, "there is no container 9");
-        disk.deleted_lately.lock().unwrap().insert(ContainerId(3), Instant::now());
+        disk.deleted_lately.note(ContainerId(3));
         assert_eq!([0, 2, 4].map(&mut after), [1, 4, 1], "it is not quiet yet");
     }
 }

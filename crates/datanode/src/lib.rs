@@ -27,6 +27,7 @@ mod container_reader;
 mod copies;
 mod counters;
 mod datanode_disk;
+mod deleted_lately;
 mod deletion;
 mod disks;
 mod ending;

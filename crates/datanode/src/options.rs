@@ -60,10 +60,9 @@ pub struct DatanodeOptions {
     /// The rate at which writing containers anew reads what stays; 0 turns that off. A container of 2 GiB of
     /// which half is dead takes 32 s at the default.
     pub compact_bytes_per_second: u64,
-    /// The time for which a container in which blocks were deleted is left alone: more of them may follow,
-    /// and then the next compaction gives back more for what it writes.
-    /// At most as long as the hasher remembers deletions (`hasher.rs` `QUIET`).
-    pub compact_quiet: Duration,
+    /// The time after a deletion after which a container is read anew, to hash it or to write it without what
+    /// is dead: more deletions may follow.
+    pub deletion_pause: Duration,
     /// The rate at which all replicas that are made here come together, and the rate at which all that are
     /// sent to others go. A container of 2 GiB takes 32 s at the default, which leaves half of a spinning
     /// disk (150 MB/s), or of a link of 1 Gbit/s, to users.
@@ -96,7 +95,7 @@ impl Default for DatanodeOptions {
             scrub_interval: Duration::from_secs(7 * 24 * 3600),
             compact_above_percent: 50,
             compact_bytes_per_second: 32 << 20,
-            compact_quiet: Duration::from_secs(10),
+            deletion_pause: Duration::from_secs(10),
             copy_bytes_per_second: 64 << 20,
             log_tail_bytes: 64 << 20,
             forget_interval: Duration::from_secs(5),

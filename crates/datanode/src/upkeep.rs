@@ -84,7 +84,6 @@ pub(crate) fn start_compacting(
     let compact = CompactOptions {
         above_percent: options.compact_above_percent,
         bytes_per_second: options.compact_bytes_per_second,
-        quiet: options.compact_quiet,
     };
     if compact.bytes_per_second == 0 {
         return;

@@ -1,6 +1,7 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// An operation under way. It starts when its method is called if the disk has room in its queue, at the
@@ -63,8 +64,8 @@ pub trait File: Send + Sync + 'static {
     fn preallocate(&self, bytes: u64) -> IoFuture<()>;
     /// Cuts or extends the file (with zeros). Durable after [`File::sync_data`].
     fn set_len(&self, bytes: u64) -> IoFuture<()>;
-    /// Gives the space of a range back; it reads as zeros.
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()>;
+    /// Gives the space of ranges back, one after the other; they read as zeros.
+    fn punch_holes(&self, holes: Vec<Range<u64>>) -> IoFuture<()>;
     fn len(&self) -> IoFuture<u64>;
 }
 

@@ -2,6 +2,7 @@ use crate::{File, IoFuture, syscalls};
 use bytes::Bytes;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -62,7 +63,7 @@ impl File for ReadOnlyFile {
         refused()
     }
 
-    fn punch_hole(&self, _offset: u64, _bytes: u64) -> IoFuture<()> {
+    fn punch_holes(&self, _holes: Vec<Range<u64>>) -> IoFuture<()> {
         refused()
     }
 

@@ -5,6 +5,7 @@ use crate::real_disk::Inner;
 use crate::{File, IoFuture, syscalls};
 use bytes::Bytes;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// An open file of a [`crate::RealDisk`]. Holds on to the disk and so to its lock.
@@ -98,8 +99,10 @@ impl File for RealFile {
         self.run(Operation::Change, "set the length of", move |file| file.set_len(bytes))
     }
 
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
-        self.run(Operation::Change, "punch a hole in", move |file| syscalls::punch_hole(file, offset, bytes))
+    fn punch_holes(&self, holes: Vec<Range<u64>>) -> IoFuture<()> {
+        self.run(Operation::Change, "punch holes in", move |file| {
+            holes.into_iter().try_for_each(|hole| syscalls::punch_hole(file, hole))
+        })
     }
 
     fn len(&self) -> IoFuture<u64> {

@@ -5,6 +5,7 @@ use bytes::{Buf, Bytes};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -167,9 +168,10 @@ pub(crate) fn forget_cached(file: &File) -> io::Result<()> {
     }
 }
 
-/// Gives back `[offset, offset + bytes)`; where the file system cannot, zeros are written.
-pub(crate) fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
-    let bytes = bytes.min(file.metadata()?.len().saturating_sub(offset));
+/// Gives a range back; where the file system cannot, zeros are written.
+pub(crate) fn punch_hole(file: &File, hole: Range<u64>) -> io::Result<()> {
+    let (offset, end) = (hole.start, hole.end.min(file.metadata()?.len()));
+    let bytes = end.saturating_sub(offset);
     if bytes == 0 {
         return Ok(());
     }

@@ -46,6 +46,8 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 /// The size of the whole blocks in which space is given back: those of ext4 and xfs, unless somebody chose
 /// others.
 pub const HOLE_BLOCK_BYTES: u64 = 4096;
+/// The most holes of one operation of a disk, which takes one of its threads for a few milliseconds.
+const HOLES_AT_ONCE: usize = 64;
 
 /// A record whose body is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -424,28 +426,20 @@ impl LogSpace {
         discards: &Discards,
         is_meant: impl Fn(u64) -> bool,
     ) -> io::Result<()> {
-        let mut open: Option<(u32, Arc<dyn File>)> = None;
         let is_due = |record: &&Discarded| discards.is_here(record) && is_meant(record.tag);
-        for record in discards.iter().filter(is_due) {
-            let hole = record.hole();
-            if hole.is_empty() {
-                continue;
-            }
-            let segment = record.place.segment;
-            if let Some((_, before)) = open.take_if(|(open, _)| *open != segment) {
-                before.sync_data().await?;
-            }
-            if open.is_none() {
-                let id = SegmentId { owner: discards.owner, segment };
-                open = Some((segment, self.disk().open(&id.path(owners_dir), false).await?));
-            }
-            let (_, file) = open.as_ref().expect("opened above");
-            file.punch_hole(hole.start, hole.end - hole.start).await?;
+        let mut holes: BTreeMap<u32, Vec<Range<u64>>> = BTreeMap::new();
+        for record in discards.iter().filter(is_due).filter(|record| !record.hole().is_empty()) {
+            holes.entry(record.place.segment).or_default().push(record.hole());
         }
-        match open {
-            Some((_, last)) => last.sync_data().await,
-            None => Ok(()),
+        for (segment, holes) in holes {
+            let id = SegmentId { owner: discards.owner, segment };
+            let file = self.disk().open(&id.path(owners_dir), false).await?;
+            for some in holes.chunks(HOLES_AT_ONCE) {
+                file.punch_holes(some.to_vec()).await?;
+            }
+            file.sync_data().await?;
         }
+        Ok(())
     }
 
     async fn append_discards(

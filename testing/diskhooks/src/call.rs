@@ -20,7 +20,7 @@ pub enum Operation {
     Settle,
     Preallocate,
     SetLen,
-    PunchHole,
+    PunchHoles,
     Len,
 }
 
@@ -70,7 +70,7 @@ impl Operation {
             | Operation::Settle
             | Operation::Preallocate
             | Operation::SetLen
-            | Operation::PunchHole => true,
+            | Operation::PunchHoles => true,
         }
     }
 

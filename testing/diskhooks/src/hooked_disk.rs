@@ -3,6 +3,7 @@ use bytes::Bytes;
 use disk::{Disk, File, IoFuture, Space};
 use std::future::{pending, ready};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A disk that asks before each operation what is to become of it.
@@ -192,8 +193,8 @@ impl File for HookedFile {
     fn set_len(&self, bytes: u64) -> IoFuture<()> {
         self.change(Operation::SetLen, || self.file.set_len(bytes))
     }
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
-        self.change(Operation::PunchHole, || self.file.punch_hole(offset, bytes))
+    fn punch_holes(&self, holes: Vec<Range<u64>>) -> IoFuture<()> {
+        self.change(Operation::PunchHoles, || self.file.punch_holes(holes))
     }
     fn len(&self) -> IoFuture<u64> {
         self.hooks.ask(self.call(Operation::Len), || self.file.len())
@@ -226,7 +227,7 @@ mod tests {
         file.settle().await.unwrap();
         file.set_len(6).await.unwrap();
         assert_eq!(file.len().await.unwrap(), 6);
-        file.punch_hole(0, 1).await.unwrap();
+        file.punch_holes(vec![0..1]).await.unwrap();
         assert_eq!(file.read_at(0, 6).await.unwrap(), &b"\0netwo"[..]);
         disk.sync_dir("a").await.unwrap();
         disk.rename("a/file", "a/other").await.unwrap();
@@ -253,7 +254,7 @@ mod tests {
             Settle,
             SetLen,
             Len,
-            PunchHole,
+            PunchHoles,
             ReadAt,
             SyncDir,
             Rename,

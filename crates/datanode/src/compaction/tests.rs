@@ -29,7 +29,6 @@ use types::{BlockId, BlockName, LogIndex, Nonce, OwnerId};
 
 const OWNER: OwnerId = OwnerId(FIRST.0);
 const EMFILE: i32 = 24;
-const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// Small segments, so that a compaction makes several.
 pub(super) fn options() -> DatanodeOptions {
@@ -363,7 +362,7 @@ async fn a_record_that_is_missing_and_not_listed_is_damage() {
     assert!(wrong.as_ref().is_err_and(|wrong| wrong.contains("index is")), "{wrong:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn the_container_that_gives_most_for_what_it_costs_is_first_and_must_fit() {
     let left = Left::of_small_blocks().await;
     let disk = open(&left).await;
@@ -380,24 +379,30 @@ async fn the_container_that_gives_most_for_what_it_costs_is_first_and_must_fit()
     let unreleased = crate::inventory::Replica { released: false, ..replica(50, 100) };
     assert_eq!(candidate(FIRST, &unreleased, 50), None);
 
-    let options = CompactOptions { above_percent: 50, bytes_per_second: 1, quiet: HOUR };
+    let options = CompactOptions { above_percent: 50, bytes_per_second: 1 };
     let may_reclaim = Arc::new(AtomicBool::new(true));
     let mut compactor = Compactor::new(disk.clone(), Arc::default(), options, may_reclaim.clone());
     let put = |number, replica| {
         disk.inventory.put_read(types::ContainerId(number), replica, disk.inventory.removals())
     };
     let room = disk.room_to_compact();
-    put(1, replica(50, 100));
+    put(1, replica(31, 100));
     put(2, replica(90, 100));
     put(3, replica(60, 100));
     put(4, replica(100 * room, 100 * room + room + 1));
     let mut next = || compactor.next().map(|candidate| candidate.container.0);
     assert_eq!(next(), Some(2));
-    let lately = |container| (types::ContainerId(container), tokio::time::Instant::now());
-    disk.deleted_lately.lock().unwrap().extend([lately(2), lately(3)]);
-    assert_eq!(next(), Some(2), "of one that is nearly dead something may be discarded all the time");
+    let discard = || [2, 3].map(|number| disk.deleted_lately.note(types::ContainerId(number)));
+    tokio::time::pause();
+    discard();
+    assert_eq!(next(), Some(1), "the others wait until that pauses");
+    for _ in 0..7 {
+        tokio::time::advance(std::time::Duration::from_secs(9)).await;
+        discard();
+    }
+    assert_eq!(next(), Some(2), "one that is nearly dead waits for a minute");
     disk.inventory.remove(types::ContainerId(2), disk.id);
-    assert_eq!(next(), Some(1), "the third waits until that pauses");
+    assert_eq!(next(), Some(1));
     may_reclaim.store(false, Ordering::Relaxed);
     assert_eq!(next(), None, "an operator has stopped it");
 }

@@ -3,6 +3,7 @@
 use super::rewrite::{Done, GivenUp, compact};
 use super::settle::settle_noted;
 use crate::datanode_disk::DatanodeDisk;
+use crate::deleted_lately::Quiet;
 use crate::index::records::ContainerState;
 use crate::inventory::Replica;
 use crate::pipelines::Pipelines;
@@ -19,15 +20,29 @@ use types::ContainerId;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a container could not be compacted.
 const RETRY: Duration = Duration::from_secs(300);
-/// A container of which this much is dead is not waited for until nothing is discarded in it.
+/// What must be dead of a container in which there is no pause: what follows must be little.
 const UNQUIET_PERCENT: u64 = 75;
+/// What must be dead of a container in which nothing was deleted for long, in percent of what must be of
+/// others: it seems to be at its end, and no other compaction of it is saved by waiting.
+const LONG_QUIET_PERCENT: u64 = 60;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactOptions {
     /// The part of what a container takes on its disk that must be dead, in percent.
     pub above_percent: u64,
     pub bytes_per_second: u64,
-    pub quiet: Duration,
+}
+
+impl CompactOptions {
+    /// The part of a container that must be dead; `None`: more is to follow, however much is.
+    fn above_percent_of(&self, quiet: Quiet) -> Option<u64> {
+        match quiet {
+            Quiet::No => None,
+            Quiet::Never => Some(self.above_percent.max(UNQUIET_PERCENT)),
+            Quiet::Short => Some(self.above_percent),
+            Quiet::Long => Some((self.above_percent * LONG_QUIET_PERCENT / 100).max(1)),
+        }
+    }
 }
 
 pub(crate) struct Compactor {
@@ -86,16 +101,10 @@ impl Compactor {
         }
         let now = Instant::now();
         self.failed.retain(|_, until| *until > now);
-        let lately = self.disk.deleted_lately.lock().expect("no holder panics").clone();
-        let is_quiet = |container: &ContainerId| {
-            lately.get(container).is_none_or(|at| at.elapsed() >= self.options.quiet)
-        };
-        let least = self.options.above_percent;
-        let above =
-            |container: &ContainerId| if is_quiet(container) { least } else { least.max(UNQUIET_PERCENT) };
+        let above = |container| self.options.above_percent_of(self.disk.deleted_lately.quiet(container));
         let found = self.disk.inventory.select(|(container, replica)| {
             let is_here = replica.disk == self.disk.id && !self.failed.contains_key(container);
-            is_here.then(|| candidate(*container, replica, above(container))).flatten()
+            is_here.then(|| candidate(*container, replica, above(*container)?)).flatten()
         });
         let room = self.disk.room_to_compact();
         let fitting = found.into_iter().filter(|candidate| candidate.live_bytes <= room);

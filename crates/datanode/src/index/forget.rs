@@ -1,6 +1,6 @@
 //! Rows that go: their blocks are deleted, or their pipeline is over; and containers that end without a roll.
 
-use super::records::{self, ContainerRecord, ContainerState};
+use super::records::{self, BlockRecord, ContainerRecord, ContainerState};
 use super::unhealthy::put_unhealthy;
 use super::{Index, keys, measure};
 use crate::container_end::ContainerEnd;
@@ -12,9 +12,16 @@ use types::{BlockId, ContainerId, PipelineId};
 impl Index {
     /// The places of all chunks of a block, in their order; empty when the block is not here.
     pub(crate) fn places(&self, block: BlockId) -> anyhow::Result<Vec<raftlog::Place>> {
-        let Some(record) = self.block_record(block)? else { return Ok(Vec::new()) };
+        self.block_record(block)?.map_or(Ok(Vec::new()), |record| self.places_of(block, &record))
+    }
+
+    pub(crate) fn places_of(
+        &self,
+        block: BlockId,
+        record: &BlockRecord,
+    ) -> anyhow::Result<Vec<raftlog::Place>> {
         let mut places = vec![record.first.in_container(block.container)];
-        for row in self.chunk_rows(block) {
+        for row in self.chunk_rows(block, record) {
             places.push(row?.1.place.in_container(block.container));
         }
         Ok(places)
@@ -58,7 +65,7 @@ impl Index {
         block: BlockId,
     ) -> anyhow::Result<bool> {
         let Some(record) = self.block_record(block)? else { return Ok(false) };
-        for row in self.chunk_rows(block) {
+        for row in self.chunk_rows(block, &record) {
             batch.delete(keys::chunk(block, row?.0));
         }
         batch.delete(keys::block(block));

@@ -17,8 +17,11 @@ impl Index {
     pub(crate) fn chunk_rows(
         &self,
         block: BlockId,
+        record: &BlockRecord,
     ) -> impl Iterator<Item = anyhow::Result<(u64, ChunkRecord)>> + use<'_> {
-        self.rows(keys::chunks(block)).map(move |row| {
+        // An iterator costs more than all else that is done for a block of one chunk.
+        let rows = (record.chunks > 1).then(|| self.rows(keys::chunks(block)));
+        rows.into_iter().flatten().map(move |row| {
             let (key, value) = row.with_context(|| format!("read the chunks of block {block}"))?;
             let (_, offset) = keys::parse_chunk(&key).context("a key of no chunk among those of chunks")?;
             Ok((offset, ChunkRecord::decode(&value)?))

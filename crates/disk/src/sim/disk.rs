@@ -10,6 +10,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
@@ -615,8 +616,18 @@ impl File for SimFile {
         self.change("set the length of", |_| Ok(Some(Change::SetLen(bytes))))
     }
 
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
-        self.change("punch a hole in", |_| Ok(Some(Change::PunchHole { offset, bytes })))
+    fn punch_holes(&self, holes: Vec<Range<u64>>) -> IoFuture<()> {
+        let punch = |hole: Range<u64>| {
+            let (offset, bytes) = (hole.start, hole.end - hole.start);
+            self.change("punch a hole in", |_| Ok(Some(Change::PunchHole { offset, bytes })))
+        };
+        let punched: Vec<_> = holes.into_iter().map(punch).collect();
+        Box::pin(async {
+            for one in punched {
+                one.await?;
+            }
+            Ok(())
+        })
     }
 
     fn len(&self) -> IoFuture<u64> {

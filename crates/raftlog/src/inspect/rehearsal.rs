@@ -4,6 +4,7 @@ use disk::{Disk, File, IoFuture, Space};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A disk on which recovery can be rehearsed: it shows the files of a directory that is only looked at, and
@@ -294,10 +295,12 @@ impl File for RehearsedFile {
         done(Ok(()))
     }
 
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
+    fn punch_holes(&self, holes: Vec<Range<u64>>) -> IoFuture<()> {
         let mut contents = self.contents();
-        let bytes = bytes.min(contents.bytes.saturating_sub(offset));
-        contents.patches.push((offset, Bytes::from(vec![0; bytes as usize])));
+        for hole in holes {
+            let bytes = hole.end.min(contents.bytes).saturating_sub(hole.start);
+            contents.patches.push((hole.start, Bytes::from(vec![0; bytes as usize])));
+        }
         drop(contents);
         self.changed(Change::Written { file: self.path.clone() });
         done(Ok(()))

@@ -9,6 +9,7 @@ use raftlog::inspect::{
 };
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use types::{LogIndex, OwnerId};
@@ -554,7 +555,7 @@ impl File for CountedFile {
         unreachable!("looking changes nothing")
     }
 
-    fn punch_hole(&self, _: u64, _: u64) -> IoFuture<()> {
+    fn punch_holes(&self, _: Vec<Range<u64>>) -> IoFuture<()> {
         unreachable!("looking changes nothing")
     }
 }

@@ -222,7 +222,7 @@ impl Plan {
             scrub_bytes_per_second: 4 << 20,
             scrub_interval: Duration::from_secs(*random.pick(&[4, 10])),
             compact_above_percent: [1, 20, 50][seed as usize % 3],
-            compact_quiet: Duration::from_millis(500),
+            deletion_pause: Duration::from_millis(500),
             compact_bytes_per_second: 1 << 20,
             copy_bytes_per_second: *random.pick(&[200 << 10, 2 << 20]),
             log_tail_bytes: *random.pick(&[20 << 10, 100 << 10]),
