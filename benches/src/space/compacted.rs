@@ -1,7 +1,7 @@
 //! The rate at which containers are written anew, and what others notice of it.
 
 use super::{CONTAINER_BYTES_MAX, KIB, MIB, Plan, SpaceCluster, objects};
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,10 @@ const RATE: u64 = 32 * MIB;
 /// The words of a datanode that writes nothing anew, and of one that does so as fast as it can.
 const NOTHING: &str = "--compact-bytes-per-second 0";
 const UNTHROTTLED: &str = "--compact-bytes-per-second 1099511627776";
-/// The time after which datanodes that were started again are at work.
-const SETTLED: Duration = Duration::from_secs(5);
+/// The time after which datanodes that were started again write anew what is half dead, and a second.
+const SETTLED: Duration = Duration::from_secs(11);
+/// The time in which all blocks are gone.
+const GONE_WITHIN: Duration = Duration::from_secs(300);
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// The time in which the first container is written anew.
 const BEGINS_WITHIN: Duration = Duration::from_secs(60);
@@ -32,7 +34,9 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Value> {
     cluster.load(&format!("objects {dying} --clients 64"))?;
     cluster.load(&format!("objects {} --clients 32", objects(plan.large, OTHER_BYTES)))?;
     cluster.load(&format!("deletes {dying} --stays {STAYS} --clients 64"))?;
+    let deleted_at = Instant::now();
     while cluster.waiting()? > 0 {
+        ensure!(deleted_at.elapsed() < plan.reclaim_after + GONE_WITHIN, "blocks are not gone");
         std::thread::sleep(LOOK_INTERVAL);
     }
     // The time in which a disk reads half of it at the default rate.
@@ -41,25 +45,25 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Value> {
     for words in [NOTHING, "", NOTHING] {
         cluster.restart_datanodes(words);
         std::thread::sleep(SETTLED);
-        let before = Written::so_far(&cluster)?;
+        let (before, begun) = (Written::so_far(&cluster)?, Instant::now());
         let (writes, reads) = others(&cluster, plan, window, windows.len() as u64)?;
         let written = Written::so_far(&cluster)?.since(&before);
-        windows.push((writes, reads, written));
+        ensure!((written.containers > 0.0) == words.is_empty(), "{words}: {written:?} in a window");
+        windows.push((writes, reads, written.of_disk(begun.elapsed())));
     }
-    let [(writes, reads, idle), (writes_beside, reads_beside, beside), (writes_again, reads_again, _)] =
-        windows[..]
+    let [(writes, reads, _), (writes_beside, reads_beside, beside), (writes_again, reads_again, _)] =
+        &windows[..]
     else {
         unreachable!("three windows");
     };
-    ensure!(idle.containers == 0.0, "something was written anew while it was turned off");
     let alone = alone(&mut cluster)?;
     let stayed = cluster.load(&format!("check {dying} --stays {STAYS} --clients 16"))?;
-    let kept = |beside: f64, before: f64, after: f64| beside / ((before + after) / 2.0);
+    let kept = |beside: &f64, before: &f64, after: &f64| beside / ((before + after) / 2.0);
     Ok(json!({
         "objects": small, "window_seconds": window.as_secs_f64(), "checked": stayed["operations"],
         "writes_per_second": [writes, writes_beside, writes_again], "reads_per_second": [reads, reads_beside, reads_again],
         "writes_kept": kept(writes_beside, writes, writes_again), "reads_kept": kept(reads_beside, reads, reads_again),
-        "beside": beside.of_disk(window), "alone": alone,
+        "beside": beside, "alone": alone,
     }))
 }
 
@@ -73,8 +77,8 @@ fn others(cluster: &SpaceCluster, plan: &Plan, during: Duration, round: u64) -> 
         let loads = [&writes, &reads].map(|line| scope.spawn(move || cluster.load(line)));
         loads.map(|load| load.join().expect("it does not panic"))
     });
-    let rate = |line: Value| line["per_second"].as_f64().unwrap_or_default();
-    Ok((rate(writes?), rate(reads?)))
+    let rate = |line: Value| line["per_second"].as_f64().context("a load says no rate");
+    Ok((rate(writes?)?, rate(reads?)?))
 }
 
 /// The pace of all disks that write anew what is left, as fast as they can, while nobody else does anything.
@@ -97,11 +101,13 @@ fn alone(cluster: &mut SpaceCluster) -> anyhow::Result<Value> {
         }
         std::thread::sleep(LOOK_INTERVAL);
     }
-    Ok(last.0.since(&first).of_disk(last.1 - from))
+    let written = last.0.since(&first);
+    ensure!(written.containers > 0.0, "one container alone has no rate");
+    Ok(written.of_disk(last.1 - from))
 }
 
 /// The counters of all compactions, of all disks together.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Written {
     containers: f64,
     written_bytes: f64,

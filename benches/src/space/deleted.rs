@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 const STAYS: u64 = 10;
 /// The time in which the bytes are back, from `--reclaim-after` on.
 const BACK_WITHIN: Duration = Duration::from_secs(300);
-/// The time after which directories that have not changed are at their end.
-const STILL_FOR: Duration = Duration::from_secs(30);
+/// The time after which directories that have not changed are at their end: more than the minute after which
+/// a container of which less than half is dead is written anew.
+const STILL_FOR: Duration = Duration::from_secs(90);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) fn run(plan: &Plan) -> anyhow::Result<Value> {
@@ -47,14 +48,16 @@ pub(super) fn run(plan: &Plan) -> anyhow::Result<Value> {
     let (disks, containers) = (cluster.disks().bytes(), cluster.containers().bytes());
     let seconds = gone_after.map(|after| after.as_secs_f64());
     let cpu_ms = |spent: &[(&str, f64)]| spent.iter().map(|(_, seconds)| seconds).sum::<f64>() * 1e3;
-    // What was gone first is compacted by then.
-    let chain = until_gone.unwrap_or_default();
-    let replicas = chain.iter().filter(|(name, _)| *name != "om").copied().collect::<Spent>();
+    // With what is compacted and hashed meanwhile.
+    let replicas = until_gone.as_ref().map(|chain: &Spent| {
+        let spent = chain.iter().filter(|(name, _)| *name != "om").copied().collect::<Spent>();
+        cpu_ms(&spent) / blocks as f64
+    });
     let figures = json!({
         "blocks": blocks, "written_bytes": written_bytes, "live_bytes": live_bytes, "disk_bytes": disks, "container_bytes": containers,
         "of_live": of_live(disks), "containers_of_live": of_live(containers), "least_after_seconds": end.since(deleted_at, from),
         "gone_after_seconds": seconds, "blocks_per_second": seconds.map(|seconds| blocks as f64 / seconds),
-        "replicas_and_scm_cpu_ms_per_block": cpu_ms(&replicas) / blocks as f64, "cpu_seconds_until_gone": by_name(&chain),
+        "replicas_and_scm_cpu_ms_per_block": replicas, "cpu_seconds_until_gone": until_gone.as_deref().map(by_name),
         "cpu_ms_per_block": cpu_ms(&reclaiming) / blocks as f64, "cpu_ms_per_delete": cpu_ms(&deleting) / blocks as f64,
         "cpu_seconds": by_name(&reclaiming), "resident_mib": by_name(&cluster.resident_bytes().map(|(name, bytes)| (name, (bytes / MIB) as f64))),
     });

@@ -60,6 +60,7 @@ pub(crate) struct DatanodeDisk {
     pub opening: tokio::sync::Mutex<()>,
     /// A lock that is held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
+    /// Whoever reads containers whole waits for pauses between their deletions.
     pub deleted_lately: DeletedLately,
     /// Containers that others want to copy, and that have no hash.
     pub hashes_wanted: Mutex<BTreeSet<ContainerId>>,

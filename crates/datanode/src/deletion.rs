@@ -146,10 +146,13 @@ async fn check_is_released(
     }
 }
 
-fn find(index: &Index, container: ContainerId, names: Vec<BlockName>) -> anyhow::Result<Found> {
+fn find(index: &Index, container: ContainerId, mut names: Vec<BlockName>) -> anyhow::Result<Found> {
+    names.retain(|name| name.container == container);
+    names.sort_unstable_by_key(|name| name.local);
     let mut found = Found::default();
-    for name in names.into_iter().filter(|name| name.container == container) {
-        match index.block_record(name.id())? {
+    let records = index.block_records(container, names.iter().map(|name| name.local));
+    for (name, record) in names.iter().copied().zip(records) {
+        match record?.1 {
             Some(block) if block.nonce != name.nonce => {
                 found.others.push(name);
                 continue;
@@ -176,9 +179,11 @@ async fn carry_out(
     let forgotten = forgotten.map_err(|failure| failed(container, "forget blocks", &failure))?;
     let punched = disk.space.punch_discards(OWNERS_DIR, discards, |tag| locals.contains(&tag)).await;
     punched.map_err(|failure| failed(container, "punch holes", &failure.into()))?;
+    if forgotten > 0 {
+        disk.deleted_lately.note(container); // before others hear that it has changed
+    }
     disk.inventory.look_again(disk.id, container);
     if forgotten > 0 {
-        disk.deleted_lately.note(container);
         let holes = discards.iter().filter(|record| locals.contains(&record.tag)).map(|record| record.hole());
         let hole_bytes = holes.map(|hole| hole.end - hole.start).sum();
         disk.counters.hole_bytes.fetch_add(hole_bytes, Ordering::Relaxed);

@@ -5,7 +5,6 @@
 
 use crate::container_reader::{ContainerReader, ReadRecord, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
-use crate::deleted_lately::Quiet;
 use crate::deletion::finish_deletions;
 use crate::index::{DiskUse, Facts, Measure};
 use crate::repeats::Repeats;
@@ -84,9 +83,7 @@ impl Hasher {
         let mut wanted = self.disk.hashes_wanted.lock().expect("no holder panics");
         wanted.retain(|container| lacking.binary_search(container).is_ok()); // others are gone, or read
         let lately = &self.disk.deleted_lately;
-        let is_quiet =
-            |container: &ContainerId| matches!(lately.quiet(*container), Quiet::Short | Quiet::Long);
-        let quiet = lacking.into_iter().filter(is_quiet);
+        let quiet = lacking.into_iter().filter(|container| !lately.has(*container));
         quiet.min_by_key(|container| (!wanted.contains(container), *container <= self.last, *container))
     }
 

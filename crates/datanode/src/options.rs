@@ -61,7 +61,8 @@ pub struct DatanodeOptions {
     /// which half is dead takes 32 s at the default.
     pub compact_bytes_per_second: u64,
     /// The time after a deletion after which a container is read anew, to hash it or to write it without what
-    /// is dead: more deletions may follow.
+    /// is dead: more deletions may follow. After six times as long less needs to be dead
+    /// (`compaction/worker.rs`).
     pub deletion_pause: Duration,
     /// The rate at which all replicas that are made here come together, and the rate at which all that are
     /// sent to others go. A container of 2 GiB takes 32 s at the default, which leaves half of a spinning

@@ -64,7 +64,8 @@ pub trait File: Send + Sync + 'static {
     fn preallocate(&self, bytes: u64) -> IoFuture<()>;
     /// Cuts or extends the file (with zeros). Durable after [`File::sync_data`].
     fn set_len(&self, bytes: u64) -> IoFuture<()>;
-    /// Gives the space of ranges back, one after the other; they read as zeros.
+    /// Gives the space of ranges back, one after the other; they read as zeros. Durable after
+    /// [`File::sync_data`]. When it fails, any of them may be given back.
     fn punch_holes(&self, holes: Vec<Range<u64>>) -> IoFuture<()>;
     fn len(&self) -> IoFuture<u64>;
 }

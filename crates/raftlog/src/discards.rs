@@ -46,8 +46,8 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 /// The size of the whole blocks in which space is given back: those of ext4 and xfs, unless somebody chose
 /// others.
 pub const HOLE_BLOCK_BYTES: u64 = 4096;
-/// The most holes of one operation of a disk, which takes one of its threads for a few milliseconds.
-const HOLES_AT_ONCE: usize = 64;
+/// The most holes of one operation of a disk: one of its threads is busy with them for as long.
+const HOLES_AT_ONCE: usize = 16;
 
 /// A record whose body is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -434,8 +434,8 @@ impl LogSpace {
         for (segment, holes) in holes {
             let id = SegmentId { owner: discards.owner, segment };
             let file = self.disk().open(&id.path(owners_dir), false).await?;
-            for some in holes.chunks(HOLES_AT_ONCE) {
-                file.punch_holes(some.to_vec()).await?;
+            for at_once in holes.chunks(HOLES_AT_ONCE) {
+                file.punch_holes(at_once.to_vec()).await?;
             }
             file.sync_data().await?;
         }

@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const OPEN_FILES_MAX: i32 = 256;
 /// The most flushes and compactions at a time: there are many databases in a process.
 const BACKGROUND_JOBS_MAX: i32 = 2;
+/// The files of level 0 that are merged into the next level together. Each flush makes one, small where a
+/// snapshot or a deletion asks for it, and each merge reads and writes what is below again.
+const LEVEL_0_FILES: i32 = 8;
 /// RocksDB's own text logs: kept for the last few starts, small.
 const INFO_LOGS_MAX: usize = 3;
 const INFO_LOG_BYTES_MAX: usize = 1 << 20;
@@ -334,6 +337,7 @@ fn rocks_options(options: &DbOptions) -> Options {
     }
     rocks.set_max_write_buffer_number(2);
     rocks.set_compression_type(DBCompressionType::Lz4);
+    rocks.set_level_zero_file_num_compaction_trigger(LEVEL_0_FILES);
     rocks.set_max_open_files(OPEN_FILES_MAX);
     rocks.set_max_background_jobs(BACKGROUND_JOBS_MAX);
     rocks.set_level_compaction_dynamic_level_bytes(true);

@@ -302,8 +302,8 @@ fn dead_in(space: &ContainerSpace) -> String {
         let percent = replica.dead_bytes.saturating_mul(100) / replica.disk_bytes.max(1);
         let (dead, all) = (human_bytes(replica.dead_bytes), human_bytes(replica.disk_bytes));
         Some(format!(
-            "node {node}: {dead} of {all} ({percent} %) are discarded and wait for compaction, which needs half \
-             (--compact-above-percent), or three tenths where nothing was deleted for a minute\n"
+            "node {node}: {dead} of {all} ({percent} %) are discarded and wait for compaction, which needs as much \
+             as --compact-above-percent says (50), or three fifths of it where nothing was deleted for a minute\n"
         ))
     });
     told.collect()

@@ -3,7 +3,7 @@
 use super::rewrite::{Done, GivenUp, compact};
 use super::settle::settle_noted;
 use crate::datanode_disk::DatanodeDisk;
-use crate::deleted_lately::Quiet;
+use crate::deleted_lately::Pause;
 use crate::index::records::ContainerState;
 use crate::inventory::Replica;
 use crate::pipelines::Pipelines;
@@ -20,11 +20,11 @@ use types::ContainerId;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a container could not be compacted.
 const RETRY: Duration = Duration::from_secs(300);
-/// What must be dead of a container in which there is no pause: what follows must be little.
-const UNQUIET_PERCENT: u64 = 75;
-/// What must be dead of a container in which nothing was deleted for long, in percent of what must be of
-/// others: it seems to be at its end, and no other compaction of it is saved by waiting.
-const LONG_QUIET_PERCENT: u64 = 60;
+/// What must be dead of a container whose pause is overdue: what follows must be little.
+const OVERDUE_PERCENT: u64 = 75;
+/// What must be dead after a long pause, of what must be after a short one, in percent: the container seems
+/// to be at its end, and to wait for more saves nothing.
+const OF_LEAST_PERCENT: u64 = 60;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompactOptions {
@@ -35,12 +35,12 @@ pub(crate) struct CompactOptions {
 
 impl CompactOptions {
     /// The part of a container that must be dead; `None`: more is to follow, however much is.
-    fn above_percent_of(&self, quiet: Quiet) -> Option<u64> {
-        match quiet {
-            Quiet::No => None,
-            Quiet::Never => Some(self.above_percent.max(UNQUIET_PERCENT)),
-            Quiet::Short => Some(self.above_percent),
-            Quiet::Long => Some((self.above_percent * LONG_QUIET_PERCENT / 100).max(1)),
+    fn above_percent_after(&self, pause: Pause) -> Option<u64> {
+        match pause {
+            Pause::NotYet => None,
+            Pause::Overdue => Some(self.above_percent.max(OVERDUE_PERCENT)),
+            Pause::Short => Some(self.above_percent),
+            Pause::Long => Some((self.above_percent * OF_LEAST_PERCENT / 100).max(1)),
         }
     }
 }
@@ -101,7 +101,8 @@ impl Compactor {
         }
         let now = Instant::now();
         self.failed.retain(|_, until| *until > now);
-        let above = |container| self.options.above_percent_of(self.disk.deleted_lately.quiet(container));
+        let above =
+            |container| self.options.above_percent_after(self.disk.deleted_lately.pause_of(container));
         let found = self.disk.inventory.select(|(container, replica)| {
             let is_here = replica.disk == self.disk.id && !self.failed.contains_key(container);
             is_here.then(|| candidate(*container, replica, above(*container)?)).flatten()

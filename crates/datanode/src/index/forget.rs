@@ -1,6 +1,6 @@
 //! Rows that go: their blocks are deleted, or their pipeline is over; and containers that end without a roll.
 
-use super::records::{self, BlockRecord, ContainerRecord, ContainerState};
+use super::records::{self, BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
 use super::unhealthy::put_unhealthy;
 use super::{Index, keys, measure};
 use crate::container_end::ContainerEnd;
@@ -12,19 +12,35 @@ use types::{BlockId, ContainerId, PipelineId};
 impl Index {
     /// The places of all chunks of a block, in their order; empty when the block is not here.
     pub(crate) fn places(&self, block: BlockId) -> anyhow::Result<Vec<raftlog::Place>> {
-        self.block_record(block)?.map_or(Ok(Vec::new()), |record| self.places_of(block, &record))
+        let Some(record) = self.block_record(block)? else { return Ok(Vec::new()) };
+        let mut places = vec![record.first.in_container(block.container)];
+        for row in self.chunk_rows(block) {
+            places.push(row?.1.place.in_container(block.container));
+        }
+        Ok(places)
     }
 
+    /// The places of a block's chunks, as its record tells how many there are.
     pub(crate) fn places_of(
         &self,
         block: BlockId,
         record: &BlockRecord,
     ) -> anyhow::Result<Vec<raftlog::Place>> {
         let mut places = vec![record.first.in_container(block.container)];
-        for row in self.chunk_rows(block, record) {
+        for row in self.later_chunks(block, record) {
             places.push(row?.1.place.in_container(block.container));
         }
         Ok(places)
+    }
+
+    /// The rows of a block's chunks after its first. Where its record says that there are none, nobody looks:
+    /// most blocks have one chunk, and to look costs as much as their own rows do.
+    fn later_chunks(
+        &self,
+        block: BlockId,
+        record: &BlockRecord,
+    ) -> impl Iterator<Item = anyhow::Result<(u64, ChunkRecord)>> + use<'_> {
+        (record.chunks > 1).then(|| self.chunk_rows(block)).into_iter().flatten()
     }
 
     /// Drops the rows of blocks of a closed container and takes them out of its counters, in one batch that
@@ -42,9 +58,11 @@ impl Index {
         let mut locals: Vec<u64> = locals.into_iter().collect();
         locals.sort_unstable();
         locals.dedup();
-        for local in locals {
-            forgotten +=
-                u64::from(self.forget_block(&mut batch, &mut record, BlockId { container, local })?);
+        for row in self.block_records(container, locals.into_iter()) {
+            if let (local, Some(block)) = row? {
+                self.forget_block(&mut batch, &mut record, BlockId { container, local }, &block)?;
+                forgotten += 1;
+            }
         }
         if forgotten > 0 {
             batch.put(keys::container(container), record.encode());
@@ -63,9 +81,9 @@ impl Index {
         batch: &mut WriteBatch,
         container: &mut ContainerRecord,
         block: BlockId,
-    ) -> anyhow::Result<bool> {
-        let Some(record) = self.block_record(block)? else { return Ok(false) };
-        for row in self.chunk_rows(block, &record) {
+        record: &BlockRecord,
+    ) -> anyhow::Result<()> {
+        for row in self.later_chunks(block, record) {
             batch.delete(keys::chunk(block, row?.0));
         }
         batch.delete(keys::block(block));
@@ -77,7 +95,7 @@ impl Index {
         container.payload_bytes = fewer(container.payload_bytes, record.length)?;
         container.blocks = fewer(container.blocks, 1)?;
         container.chunks = fewer(container.chunks, record.chunks.into())?;
-        Ok(true)
+        Ok(())
     }
 
     /// Forgets a pipeline that is over, and the container it ended with; not durable on return. The other

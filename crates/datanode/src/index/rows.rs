@@ -3,13 +3,17 @@
 use super::records::{BlockRecord, ChunkRecord};
 use super::{Index, keys};
 use anyhow::Context;
-use rocksdb::{DBIteratorWithThreadMode, Direction, IteratorMode, ReadOptions};
+use rocksdb::{DBIteratorWithThreadMode, DBRawIteratorWithThreadMode, Direction, IteratorMode, ReadOptions};
 use std::ops::Range;
 use types::{BlockId, ContainerId};
 
 /// A row's key and value.
 type Row = (Box<[u8]>, Box<[u8]>);
 
+/// The rows that are passed over before the one that is wanted is looked for.
+const STEPS_MAX: usize = 8;
+
+type RawRows<'a> = DBRawIteratorWithThreadMode<'a, rocksdb::DB>;
 type Rows<'a> = DBIteratorWithThreadMode<'a, rocksdb::DB>;
 
 impl Index {
@@ -17,14 +21,42 @@ impl Index {
     pub(crate) fn chunk_rows(
         &self,
         block: BlockId,
-        record: &BlockRecord,
     ) -> impl Iterator<Item = anyhow::Result<(u64, ChunkRecord)>> + use<'_> {
-        // An iterator costs more than all else that is done for a block of one chunk.
-        let rows = (record.chunks > 1).then(|| self.rows(keys::chunks(block)));
-        rows.into_iter().flatten().map(move |row| {
+        self.rows(keys::chunks(block)).map(move |row| {
             let (key, value) = row.with_context(|| format!("read the chunks of block {block}"))?;
             let (_, offset) = keys::parse_chunk(&key).context("a key of no chunk among those of chunks")?;
             Ok((offset, ChunkRecord::decode(&value)?))
+        })
+    }
+
+    /// The records of blocks by their numbers, which come in ascending order; `None` of one that is not here.
+    /// What lies side by side is gone through, which is cheaper than to look it up one by one.
+    pub(crate) fn block_records(
+        &self,
+        container: ContainerId,
+        locals: impl Iterator<Item = u64>,
+    ) -> impl Iterator<Item = anyhow::Result<(u64, Option<BlockRecord>)>> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(keys::blocks(container).end.to_vec());
+        let mut rows = self.db.rocks().raw_iterator_opt(options);
+        let mut has_begun = false;
+        locals.map(move |local| {
+            let wanted = keys::block(BlockId { container, local });
+            let is_before = |rows: &RawRows<'_>| rows.key().is_some_and(|key| key < wanted.as_slice());
+            for _ in 0..STEPS_MAX {
+                if !is_before(&rows) {
+                    break;
+                }
+                rows.next();
+            }
+            if !has_begun || is_before(&rows) {
+                rows.seek(wanted);
+                has_begun = true;
+            }
+            rows.status().with_context(|| format!("read the blocks of container {container}"))?;
+            let found = rows.item().filter(|(key, _)| *key == wanted.as_slice());
+            let record = found.map(|(_, value)| BlockRecord::decode(value)).transpose()?;
+            Ok((local, record))
         })
     }
 
@@ -64,5 +96,48 @@ impl Index {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(range.end.as_ref().to_vec());
         self.db.rocks().iterator_opt(IteratorMode::From(range.start.as_ref(), Direction::Forward), options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::records::ChunkPlace;
+    use proptest::collection::btree_set;
+    use proptest::prelude::*;
+    use rocksdb::WriteBatch;
+    use statedb::{Db, DbOptions};
+    use std::sync::Arc;
+    use types::Nonce;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Beside other containers, over gaps of any length, past the end, and asked for twice.
+        #[test]
+        fn records_that_are_gone_through_are_those_that_are_looked_up(
+            here in btree_set(0u64..60, 0..40),
+            mut wanted in proptest::collection::vec(0u64..64, 0..40),
+            stride in 1u64..4,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let index = Index::new(Arc::new(Db::open(dir.path(), &DbOptions::default()).unwrap()));
+            let record = |local: u64| {
+                let first = ChunkPlace { segment: 0, offset: local * 64, body_bytes: 1 };
+                BlockRecord { sealed: true, chunks: 1, length: 1, first, nonce: Nonce(local.into()) }
+            };
+            let mut batch = WriteBatch::default();
+            for (container, local) in here.iter().flat_map(|local| [1, 2, 3].map(|number| (number, local * stride))) {
+                let block = BlockId { container: ContainerId(container), local };
+                batch.put(keys::block(block), record(local).encode());
+            }
+            index.db.write(batch).unwrap();
+            wanted.sort_unstable();
+            let found = index.block_records(ContainerId(2), wanted.iter().copied());
+            let found: Vec<_> = found.collect::<anyhow::Result<_>>().unwrap();
+            let is_here = |local: &u64| local.is_multiple_of(stride) && here.contains(&(local / stride));
+            let expect: Vec<_> = wanted.iter().map(|local| (*local, is_here(local).then(|| record(*local)))).collect();
+            prop_assert_eq!(found, expect);
+        }
     }
 }

@@ -114,7 +114,7 @@ async fn space_is_allocated_cut_and_given_back_as_zeros() {
         let mut expected = pattern(10_000, 1).to_vec();
         expected[1000..3000].fill(0);
         assert_eq!(file.read_at(0, 10_000).await.unwrap(), expected);
-        file.punch_holes(vec![1 << 19..1 << 40]).await.unwrap();
+        file.punch_holes(vec![1 << 19..1 << 20, 1 << 20..1 << 40]).await.unwrap();
         assert_eq!(file.len().await.unwrap(), 1 << 20, "a hole does not change the length");
         // What was cut off does not come back when the file grows again.
         file.set_len(5001).await.unwrap();
@@ -296,7 +296,7 @@ async fn file_operation(file: &dyn File, choice: u64, offset: u64, data: Bytes) 
         1 => file.write_and_sync(offset, vec![data]).await,
         2 => file.set_len(offset).await,
         3 => file.preallocate(offset).await,
-        4 => file.punch_holes(vec![offset..offset + bytes]).await,
+        4 => file.punch_holes(vec![offset..offset + bytes, 0..0]).await,
         5 => file.sync_data().await,
         _ => Ok(()),
     };

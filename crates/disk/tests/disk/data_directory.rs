@@ -99,7 +99,7 @@ async fn a_tool_looks_at_a_file_in_use_and_changes_nothing() {
         file.sync_data(),
         file.preallocate(100),
         file.set_len(0),
-        file.punch_holes(vec![0..6]),
+        file.punch_holes(vec![0..2, 2..6]),
     ] {
         assert_eq!(change.await.unwrap_err().kind(), ErrorKind::PermissionDenied);
     }

@@ -184,7 +184,7 @@ async fn lengths_without_contents_take_no_memory() {
     let file = disk.open("f3", false).await.unwrap();
     assert_eq!(file.len().await.unwrap(), (CHUNKS / 10) << 25);
     assert_eq!(file.read_at(5, 3).await.unwrap(), [0; 3][..]);
-    let (hole, cut) = (file.punch_holes(vec![4096..4096 + (1 << 20)]), file.set_len(1 << 30));
+    let (hole, cut) = (file.punch_holes(vec![4096..8192, 8192..4096 + (1 << 20)]), file.set_len(1 << 30));
     try_join(hole, cut).await.unwrap();
     let found = disk.kill(SimOptions::default()).lose_power(disk::sim::Loss::Nothing, SimOptions::default());
     assert_eq!(found.files().len(), 10);

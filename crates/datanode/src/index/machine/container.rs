@@ -61,8 +61,10 @@ impl ContainerMachine {
         let mut deleted = deleted.to_vec();
         deleted.sort_unstable();
         deleted.dedup();
-        for local in deleted {
-            index.forget_block(&mut batch, &mut record, BlockId { container, local })?;
+        for row in index.block_records(container, deleted.into_iter()) {
+            if let (local, Some(block)) = row? {
+                index.forget_block(&mut batch, &mut record, BlockId { container, local }, &block)?;
+            }
         }
         record.state = ContainerState::Closed;
         record.last = Some(last);
