@@ -1,4 +1,4 @@
-use super::Room;
+use super::room::Room;
 use crate::flotilla_binary;
 use crate::scrape;
 use crate::usage::Usage;

@@ -1,6 +1,7 @@
 //! The rate at which containers are written anew, and what others notice of it.
 
-use super::{CONTAINER_BYTES_MAX, KIB, MIB, Plan, SpaceCluster, objects};
+use super::cluster::SpaceCluster;
+use super::plan::{CONTAINER_BYTES_MAX, KIB, MIB, Plan, objects};
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};

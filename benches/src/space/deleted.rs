@@ -1,6 +1,7 @@
 //! How soon the bytes of what is deleted come back, and what that costs.
 
-use super::{CONTAINER_BYTES_MAX, KIB, MIB, Plan, REPLICAS, SpaceCluster, objects};
+use super::cluster::SpaceCluster;
+use super::plan::{CONTAINER_BYTES_MAX, KIB, MIB, Plan, REPLICAS, objects};
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};

@@ -4,24 +4,12 @@ mod cluster;
 mod compacted;
 mod deleted;
 mod overwritten;
+mod plan;
 mod room;
 
-use cluster::SpaceCluster;
-use room::Room;
+pub use plan::Plan;
+
 use serde_json::Value;
-use std::time::Duration;
-
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-const REPLICAS: u64 = 3;
-const CONTAINER_BYTES_MAX: u64 = 64 * MIB;
-
-pub struct Plan {
-    /// The numbers of objects of 4 KiB, and of 64 KiB.
-    pub small: u64,
-    pub large: u64,
-    pub reclaim_after: Duration,
-}
 
 /// A part of the bench, with a cluster of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,9 +41,4 @@ impl Part {
             Part::Compacted => compacted::run(plan),
         }
     }
-}
-
-/// The words for objects of one size, with names of their own.
-fn objects(count: u64, bytes: u64) -> String {
-    format!("--count {count} --object-bytes {bytes} --seed {bytes}")
 }

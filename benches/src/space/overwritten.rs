@@ -1,6 +1,7 @@
 //! The most that disks take while the same objects are written again and again.
 
-use super::{CONTAINER_BYTES_MAX, KIB, Plan, REPLICAS, SpaceCluster, objects};
+use super::cluster::SpaceCluster;
+use super::plan::{CONTAINER_BYTES_MAX, KIB, Plan, REPLICAS, objects};
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use std::time::Instant;

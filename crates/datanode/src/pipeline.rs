@@ -49,6 +49,15 @@ pub enum PipelineError {
     Index(anyhow::Error),
 }
 
+pub(crate) fn members_of(spec: &PipelineSpec) -> Vec<Member> {
+    let member = |member: &PipelineSpecMember| Member {
+        replica: member.replica.into(),
+        node: member.node.into(),
+        address: member.address.clone(),
+    };
+    spec.members.iter().map(member).collect()
+}
+
 impl PipelineOrder {
     /// This node's part in a pipeline of SCM's list; `None` when it has none.
     pub(crate) fn for_node(
@@ -72,17 +81,12 @@ impl PipelineOrder {
     }
 
     pub(crate) fn from_spec(spec: &PipelineSpec, disk: DiskId) -> PipelineOrder {
-        let member = |member: &PipelineSpecMember| Member {
-            replica: member.replica.into(),
-            node: member.node.into(),
-            address: member.address.clone(),
-        };
         PipelineOrder {
             pipeline: spec.pipeline.into(),
             first_container: spec.first_container.into(),
             replica: spec.replica.into(),
             disk,
-            members: spec.members.iter().map(member).collect(),
+            members: members_of(spec),
             member_disks: spec.members.iter().map(|member| member.disk.clone()).collect(),
         }
     }

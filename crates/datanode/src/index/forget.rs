@@ -170,6 +170,13 @@ impl Index {
         self.db.write(batch)
     }
 
+    /// Takes a container for the one that a pipeline writes to; not durable on return.
+    pub(crate) fn set_open(&self, pipeline: PipelineId, container: ContainerId) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(keys::open_container(pipeline), records::encode_local(container.0));
+        self.db.write(batch)
+    }
+
     /// Takes a pipeline's first container for the one that it ended with, and nothing was written before; not
     /// durable on return.
     pub(crate) fn end_unused(&self, pipeline: PipelineId, first: ContainerId) -> anyhow::Result<()> {

@@ -10,6 +10,8 @@ use crate::index::Index;
 use crate::index::machine::{ContainerMachine, PipelineMachine};
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::layout::{OWNERS_DIR, container_dir};
+use crate::pipeline::members_of;
+use crate::spec_file;
 use crate::verdict::condemns;
 use anyhow::Context;
 use disk::Disk;
@@ -22,6 +24,9 @@ use types::{ContainerId, GroupId, LogId, LogIndex, Nonce, OwnerId, PipelineId};
 
 /// The most commands that are applied as one batch.
 const BATCH_MAX: usize = 1024;
+
+/// The index of a log's first entry, with which a pipeline's first container begins.
+const FIRST_INDEX: LogIndex = LogIndex(0);
 
 /// The part of a log that is known to be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +104,10 @@ pub(super) async fn replay(
         index,
         pipeline,
         until,
+        opens: files.hard_state.is_some(),
+        begins_behind_gap: true,
         machine: None,
-        replay: Replay::new(None)?,
+        replay: replay_of(disk, pipeline, files).await?,
         applied: None,
         stopped: None,
     };
@@ -149,7 +156,11 @@ pub(super) async fn replay(
         containers.push(contents);
     }
     applying.finish();
-    let Applying { applied, mut stopped, .. } = applying;
+    let Applying { applied, mut stopped, begins_behind_gap, .. } = applying;
+    if let Some(slot) = files.hard_state.filter(|slot| begins_behind_gap && slot.purged.is_some()) {
+        // Nothing was written yet to the container that the log has come to.
+        index.set_open(pipeline, ContainerId(slot.start_owner.0))?;
+    }
     // A log that is here is applied to its end by the next start: until then its containers are open, or what
     // is left of it would be refused.
     let has_all = |last: Option<LogId>| files.hard_state.is_none() || last.map(|last| last.index) <= applied;
@@ -171,6 +182,21 @@ pub(super) async fn replay(
         stopped = Some(format!("entry {last} is known to be committed, but {ends}"));
     }
     Ok(Replayed { containers, applied, stopped, missing, damaged })
+}
+
+/// The replay of a log from its beginning, or from behind what it has forgotten: the entry that says which its
+/// members are may have gone with its container. They stay the same as long as the pipeline is there.
+async fn replay_of(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    files: &PipelineFiles,
+) -> anyhow::Result<Replay> {
+    let has_forgotten = files.hard_state.is_some_and(|slot| slot.purged.is_some());
+    // A pipeline whose spec is not here, or cannot be read, is not opened by a start.
+    match spec_file::read(&**disk, pipeline).await {
+        Ok(Some(spec)) if has_forgotten => Replay::behind_first(&members_of(&spec)),
+        _ => Replay::new(None),
+    }
 }
 
 /// Whether a log that ends there was whole as far as it was synced, by what its start goes by as well. A
@@ -408,6 +434,10 @@ struct Applying<'a> {
     index: &'a Index,
     pipeline: PipelineId,
     until: Until,
+    /// Whether the log is here, so that a start opens the pipeline.
+    opens: bool,
+    /// Whether the next record is the first, or the first after containers that are not here.
+    begins_behind_gap: bool,
     machine: Option<PipelineMachine>,
     replay: Replay,
     applied: Option<LogIndex>,
@@ -416,12 +446,27 @@ struct Applying<'a> {
 
 impl Applying<'_> {
     fn push(&mut self, container: ContainerId, record: EntryMeta) {
-        if self.stopped.is_some() || !self.until.takes(record.id.index) {
+        if self.stopped.is_some() {
             return;
         }
-        if let Err(failure) = self.try_push(container, record) {
+        let begun = self.begin(container, record.id.index);
+        let pushed = begun.and_then(|()| match self.until.takes(record.id.index) {
+            true => self.try_push(container, record),
+            false => Ok(()),
+        });
+        if let Err(failure) = pushed {
             self.stop(format!("{failure:#}"));
         }
+    }
+
+    /// Takes a container for the one that is written to where the roll that leads to it stood in one that was
+    /// deleted: the pipeline would go on in its first.
+    fn begin(&mut self, container: ContainerId, index: LogIndex) -> anyhow::Result<()> {
+        let behind_gap = std::mem::take(&mut self.begins_behind_gap);
+        if self.opens && behind_gap && index > FIRST_INDEX {
+            self.index.set_open(self.pipeline, container)?;
+        }
+        Ok(())
     }
 
     fn try_push(&mut self, container: ContainerId, record: EntryMeta) -> anyhow::Result<()> {
@@ -462,6 +507,7 @@ impl Applying<'_> {
     fn skip(&mut self, deleted: ContainerId) -> anyhow::Result<()> {
         self.finish();
         self.machine = None;
+        self.begins_behind_gap = true;
         self.index.forget_open(self.pipeline, deleted)
     }
 

@@ -631,6 +631,24 @@ async fn what_is_missing_between_two_containers_is_told_as_lost() {
     }
 }
 
+/// The roll that says which container is open goes with the one that it ended: the log would go on in the
+/// pipeline's first one, and stop at the first entry.
+#[tokio::test]
+async fn what_is_open_stays_open_where_all_before_it_was_deleted() {
+    for is_written in [true, false] {
+        let left = Left::of_small_blocks().await;
+        left.lose(&format!("containers/{:016x}", FIRST.0));
+        if !is_written {
+            left.lose(&format!("containers/{:016x}", SECOND.0));
+        }
+        left.open().rebuild(RebuildOptions { accept_loss: !is_written }).await.unwrap();
+        assert_eq!(left.index().open_container(PIPELINE).unwrap(), Some(SECOND));
+        if is_written {
+            left.check(&[]).await;
+        }
+    }
+}
+
 /// The container that the pipeline ended with is told to nobody: those before it say that the log is lost.
 #[tokio::test]
 async fn what_ended_with_its_pipeline_proves_nothing_without_its_log() {

@@ -1,6 +1,6 @@
-use crate::adapter::encoding::{applied_from, applied_to, entry_from_meta, log_id_of};
-use crate::adapter::type_config::{Data, RaftStoredMembership};
-use crate::{Applied, Committed};
+use crate::adapter::encoding::{applied_from, applied_to, entry_from_meta, first_membership, log_id_of};
+use crate::adapter::type_config::{Data, RaftLogId, RaftStoredMembership};
+use crate::{Applied, Committed, Member};
 use anyhow::Context;
 use openraft::{EntryPayload, StoredMembership};
 use types::LogId;
@@ -21,6 +21,13 @@ impl Replay {
             None => StoredMembership::default(),
         };
         Ok(Replay { id: applied.map(|applied| applied.id), membership, batch: Vec::new() })
+    }
+
+    /// Begins behind entries that the log has forgotten, the first of which said that these are its members.
+    pub fn behind_first(members: &[Member]) -> anyhow::Result<Replay> {
+        let membership = first_membership(members).map_err(anyhow::Error::msg)?;
+        let membership = StoredMembership::new(Some(RaftLogId::new(0.into(), 0)), membership);
+        Ok(Replay { id: None, membership, batch: Vec::new() })
     }
 
     /// Takes the next record.
