@@ -184,8 +184,8 @@ pub(super) async fn replay(
     Ok(Replayed { containers, applied, stopped, missing, damaged })
 }
 
-/// The replay of a log from its beginning, or from behind what it has forgotten: the entry that says which its
-/// members are may have gone with its container. They stay the same as long as the pipeline is there.
+/// The replay of a log from its beginning, or from behind what it has forgotten: the entry that says which
+/// its members are may have gone with its container. They stay the same as long as the pipeline is there.
 async fn replay_of(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
