@@ -228,7 +228,7 @@ mod tests {
         file.set_len(6).await.unwrap();
         assert_eq!(file.len().await.unwrap(), 6);
         file.punch_holes(vec![0..1, 2..3]).await.unwrap();
-        assert_eq!(file.read_at(0, 6).await.unwrap(), &b"\0netwo"[..]);
+        assert_eq!(file.read_at(0, 6).await.unwrap(), &b"\0n\0two"[..]);
         disk.sync_dir("a").await.unwrap();
         disk.rename("a/file", "a/other").await.unwrap();
         assert_eq!(disk.list("a").await.unwrap().len(), 2);
