@@ -303,7 +303,8 @@ fn dead_in(space: &ContainerSpace) -> String {
         let (dead, all) = (human_bytes(replica.dead_bytes), human_bytes(replica.disk_bytes));
         Some(format!(
             "node {node}: {dead} of {all} ({percent} %) are discarded and wait for compaction, which needs as much \
-             as --compact-above-percent says (50 by default), or three fifths of it where nothing was deleted for a minute\n"
+             as --compact-above-percent says (50 by default), three fifths of it where nothing was deleted for a minute, \
+             and three quarters of all where deletions do not pause\n"
         ))
     });
     told.collect()

@@ -8,12 +8,14 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+use testkit::{ACCESS_KEY, Cluster, ClusterOptions, Process, SECRET_KEY};
 
 const SIZES: [usize; 6] = [0, 1, 4096, 65_537, 300_000, 1_500_000];
 const OBJECTS: usize = 48;
 /// The time within which what is there can be read again, also where a whole cluster has started.
 const READ_WITHIN: Duration = Duration::from_secs(60);
+/// The time within which what is deleted has gone from all disks, on a machine that does other things too.
+const GONE_WITHIN: Duration = Duration::from_secs(240);
 
 /// The bytes of object `n`, the same whenever they are asked for.
 fn body(n: usize) -> Vec<u8> {
@@ -29,10 +31,15 @@ fn body(n: usize) -> Vec<u8> {
 
 /// Starts a cluster with one disk a node and small containers, so that many are closed.
 fn start() -> (Cluster, S3) {
+    start_with("")
+}
+
+fn start_with(om_args: &str) -> (Cluster, S3) {
     let options = ClusterOptions {
         disks_per_datanode: 1,
         pipelines_per_disk: 1,
         container_bytes_max: 2 << 20,
+        om_args: om_args.to_owned(),
         ..ClusterOptions::default()
     };
     let cluster = Cluster::start(binary(), &options);
@@ -42,6 +49,10 @@ fn start() -> (Cluster, S3) {
 
 async fn write_all(s3: &S3) {
     s3.create_bucket().await.unwrap();
+    write_objects(s3).await;
+}
+
+async fn write_objects(s3: &S3) {
     for n in 0..OBJECTS {
         s3.put(&format!("o/{n}"), body(n)).await.unwrap();
     }
@@ -110,15 +121,60 @@ async fn lost_indexes_are_rebuilt_from_segments_and_everything_is_read_back() {
         assert!(rebuilt.iter().any(|line| line["log"] == "opens"), "{rebuilt:?}");
         assert_eq!(hashes(&container(&["verify"], disk, 0)), whole[n]);
     }
+    start_again_with_all_there(&mut cluster, &s3).await;
+}
+
+/// Starts all datanodes, reads what was written, and writes.
+async fn start_again_with_all_there(cluster: &mut Cluster, s3: &S3) {
     for datanode in &mut cluster.datanodes {
         datanode.spawn_again();
     }
     for datanode in &mut cluster.datanodes {
         datanode.wait_ready();
     }
-    assert_all_there(&s3).await;
+    assert_all_there(s3).await;
     s3.put("after", body(5)).await.unwrap();
     assert!(s3.get("after").await.unwrap() == Some(body(5)));
+}
+
+/// A disk's containers, the oldest first.
+fn containers_of(disk: &Path) -> Vec<PathBuf> {
+    let containers = std::fs::read_dir(disk.join("containers")).unwrap();
+    let mut containers: Vec<_> = containers.map(|container| container.unwrap().path()).collect();
+    containers.sort();
+    containers
+}
+
+/// The entries that said who the members are, and which container follows which, went with the first
+/// containers. The pipeline still has its members, and its open container, on all three.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_indexes_are_rebuilt_where_the_first_containers_were_deleted() {
+    let (mut cluster, s3) = start_with("--reclaim-after 1s --any-reclaim-after");
+    s3.create_bucket().await.unwrap();
+    let filling = || (0..12).map(|n| format!("filling/{n}"));
+    for key in filling() {
+        s3.put(&key, body(5)).await.unwrap();
+    }
+    write_objects(&s3).await;
+    let disks: Vec<PathBuf> = (0..3).map(|datanode| cluster.disk(datanode, 0)).collect();
+    let first = containers_of(&disks[0])[0].clone();
+    for key in filling() {
+        s3.delete(&key).await.unwrap();
+    }
+    let begun = Instant::now();
+    let name = first.file_name().unwrap();
+    while disks.iter().any(|disk| disk.join("containers").join(name).exists()) {
+        assert!(begun.elapsed() < GONE_WITHIN, "{} is still there", first.display());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    cluster.datanodes.iter_mut().for_each(Process::kill9);
+    for disk in &disks {
+        std::fs::remove_dir_all(disk.join("db")).unwrap();
+        container(&["rebuild"], disk, 0);
+        container(&["verify"], disk, 0);
+    }
+    start_again_with_all_there(&mut cluster, &s3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
