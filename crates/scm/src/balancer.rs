@@ -166,6 +166,7 @@ mod tests {
     use crate::ops::testing::{create, disk, register, run, three_nodes};
     use crate::replicas::ContainersReport;
     use crate::tables::Tables;
+    use proptest::prelude::*;
     use proto::scm::{
         ContainerReplica, ContainerState, DiskReport, RackOfHost, ReplicaState, SetRacksCommand,
         SettleContainersCommand, SettledContainer, scm_command::Command,
@@ -186,16 +187,26 @@ mod tests {
     /// Four nodes of 1 000 bytes, of which each has `free`; one closed container of 50 bytes on the first
     /// three.
     fn cluster(free: [u64; 4], released: bool) -> (Tables, Nodes, Instant) {
+        cluster_of(free, released, &[(50, [1, 2, 3])])
+    }
+
+    /// Four nodes of 1 000 bytes, of which each has `free`; closed containers of so many bytes on three of
+    /// them each.
+    fn cluster_of(
+        free: [u64; 4],
+        released: bool,
+        containers: &[(u64, [u64; 3])],
+    ) -> (Tables, Nodes, Instant) {
         let mut tables = three_nodes();
         run(&mut tables, register(4));
-        run(&mut tables, create([1, 2, 3]));
-        let closed = SettledContainer {
-            container: 1,
-            state: ContainerState::ContainerClosed as i32,
-            last_term: 1,
-            last_index: 9,
-        };
-        run(&mut tables, Command::SettleContainers(SettleContainersCommand { containers: vec![closed] }));
+        let numbered = || (1..).zip(containers);
+        for (container, _) in numbered() {
+            run(&mut tables, create([1, 2, 3]));
+            let state = ContainerState::ContainerClosed as i32;
+            let closed = SettledContainer { container, state, last_term: 1, last_index: 9 };
+            let settle = SettleContainersCommand { containers: vec![closed] };
+            run(&mut tables, Command::SettleContainers(settle));
+        }
         let now = Instant::now();
         let mut nodes = Nodes::new(
             Silence {
@@ -209,17 +220,17 @@ mod tests {
             let disk =
                 DiskReport { disk: disk(node, 0), capacity_bytes: 1000, free_bytes, ..DiskReport::default() };
             nodes.see(NodeId(node), vec![disk], now);
-            let replica = ContainerReplica {
-                container: 1,
-                pipeline: 1,
+            let replica = |(container, (disk_bytes, _)): (u64, &(u64, _))| ContainerReplica {
+                container,
+                pipeline: container,
                 state: ReplicaState::ReplicaClosed as i32,
                 last_term: 1,
                 last_index: 9,
-                disk_bytes: 50,
+                disk_bytes: *disk_bytes,
                 released,
                 ..ContainerReplica::default()
             };
-            let replicas = if node < 4 { vec![replica] } else { vec![] };
+            let replicas = numbered().filter(|(_, (_, on))| on.contains(&node)).map(replica).collect();
             nodes.report_containers(
                 NodeId(node),
                 ContainersReport { replicas, gone: vec![], begins: true, ends: true },
@@ -283,6 +294,36 @@ mod tests {
         tasks.ask(to, order, now);
         assert_eq!(moves_under_way(&tasks), 1);
         assert_eq!(balancer().next_move(&World::at(&tables, &nodes, now), &tasks), None, "it is on its way");
+    }
+
+    proptest! {
+        /// The replica that a move makes one too many is deleted where it takes most, as replication does.
+        #[test]
+        fn each_move_evens_out_and_they_end(
+            containers in prop::collection::vec((10u64..100, 1u64..=4), 0..7),
+            others in prop::array::uniform4(0u64..300),
+        ) {
+            let without = |node: u64| (1..=4).filter(|on| *on != node).collect::<Vec<u64>>();
+            let mut on: Vec<(u64, [u64; 3])> =
+                containers.into_iter().map(|(bytes, not)| (bytes, without(not).try_into().unwrap())).collect();
+            let mut unevenness = u64::MAX;
+            loop {
+                let of_node = |node: u64| on.iter().filter(move |(_, on)| on.contains(&node));
+                let used = [1, 2, 3, 4].map(|node| {
+                    others[node as usize - 1] + of_node(node).map(|(bytes, _)| bytes).sum::<u64>()
+                });
+                let squares = used.iter().map(|used| used * used).sum();
+                prop_assert!(squares < unevenness, "a move has evened out nothing: {:?}", used);
+                unevenness = squares;
+                let (tables, nodes, now) = cluster_of(used.map(|used| 1000 - used), true, &on);
+                let moved = balancer().next_move(&World::at(&tables, &nodes, now), &Tasks::default());
+                let Some((to, Order::Copy { container, .. })) = moved else { break };
+                let (_, holders) = &mut on[container.0 as usize - 1];
+                prop_assert!(!holders.contains(&to.0), "there is a replica on {} already", to);
+                let fullest = holders.iter_mut().max_by_key(|node| (used[**node as usize - 1], **node));
+                *fullest.unwrap() = to.0;
+            }
+        }
     }
 
     #[test]

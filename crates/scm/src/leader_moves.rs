@@ -150,6 +150,7 @@ mod tests {
     use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{create, disk, run, three_nodes};
     use crate::tables::Tables;
+    use proptest::prelude::*;
     use proto::scm::{
         DiskReport, DiskState, MemberState, OpenPipelineCommand, PipelineReport, scm_command::Command,
     };
@@ -243,6 +244,39 @@ mod tests {
         };
         assert_eq!(best(3).unwrap().pipeline, PipelineId(3));
         assert_eq!(best(7), None);
+    }
+
+    proptest! {
+        /// A member that cannot lead is behind, or its disk is full.
+        #[test]
+        fn moves_end_with_everybody_who_can_at_their_share(
+            mut leaders in prop::array::uniform6(1u64..=3),
+            unfit in prop::option::of((1u64..=3, any::<bool>())),
+        ) {
+            let is_fit = |node: &u64| unfit.is_none_or(|(unfit, _)| unfit != *node);
+            let last = [1, 2, 3].map(|node| if is_fit(&node) { 90_000 } else { 5 });
+            let mut moves = 0;
+            loop {
+                let (tables, mut nodes, now) = cluster(leaders, last);
+                if let Some((full, true)) = unfit {
+                    let state = DiskState::Full as i32;
+                    let of_disk = DiskReport { disk: disk(full, 0), state, ..DiskReport::default() };
+                    nodes.see(NodeId(full), vec![of_disk], now);
+                }
+                let best = best_move(&World::at(&tables, &nodes, now), |_| None, |_, _| false);
+                let Some(Move { pipeline, from, to, to_replica }) = best else { break };
+                let at = pipeline.0 as usize - 1;
+                prop_assert_eq!((from.0, to_replica), (leaders[at], at as u64 * 3 + to.0));
+                prop_assert!(is_fit(&to.0), "{} cannot lead", to);
+                leaders[at] = to.0;
+                moves += 1;
+                prop_assert!(moves <= 2 * leaders.len(), "they do not end: {:?}", leaders);
+            }
+            let led = |node: u64| leaders.iter().filter(|leader| **leader == node).count();
+            let least = (1..=3).filter(is_fit).map(led).min().unwrap();
+            prop_assert!((1..=3).all(|node| led(node) <= least + 1), "{:?}", leaders);
+            prop_assert!(unfit.is_none_or(|(unfit, is_full)| !is_full || led(unfit) == 0), "{:?}", leaders);
+        }
     }
 
     #[test]

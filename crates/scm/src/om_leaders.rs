@@ -106,6 +106,7 @@ mod tests {
     use crate::oms::Oms;
     use crate::ops::testing::{create_group, note, run, three_oms};
     use crate::tables::{Tables, TablesMut};
+    use proptest::prelude::*;
     use proto::scm::{OmMember, OmReplicaReport};
     use tokio::time::Instant;
 
@@ -171,6 +172,41 @@ mod tests {
         }
         led_by.sort_unstable();
         assert_eq!(led_by, [1, 1, 2, 3]);
+    }
+
+    proptest! {
+        /// An OM that cannot lead is behind, or its disk is full.
+        #[test]
+        fn moves_end_with_every_om_that_can_at_its_share(
+            mut led_by in prop::array::uniform4(1u64..=3),
+            unfit in prop::option::of((1u64..=3, any::<bool>())),
+        ) {
+            let (tables, now) = (four_groups(), Instant::now());
+            let is_fit = |om: &u64| unfit.is_none_or(|(unfit, _)| unfit != *om);
+            let mut moves = 0;
+            loop {
+                let mut oms = Oms::new(Duration::from_secs(5), Duration::from_secs(600), now);
+                for om in 1..=3 {
+                    let index = if is_fit(&om) { 90_000 } else { 9 };
+                    let at = |report| OmReplicaReport { last_index: index, applied_index: index, ..report };
+                    let reports = (0..=3).map(|group| at(said(group, om, led_by[group as usize])));
+                    oms.hear(NodeId(om), reports.collect(), now);
+                    oms.hear_full(NodeId(om), unfit == Some((om, true)));
+                }
+                let world = World::of_oms(&tables, &oms, now);
+                let next = plan_from_full(&world).into_iter().next().or_else(|| plan(&world, INTERVAL));
+                let Some(OmSuccession { group, replica, .. }) = next else { break };
+                let om = replica - 10 * group;
+                prop_assert!(is_fit(&om) && om != led_by[group as usize], "{} leads group {} next", om, group);
+                led_by[group as usize] = om;
+                moves += 1;
+                prop_assert!(moves <= 2 * led_by.len(), "they do not end: {:?}", led_by);
+            }
+            let led = |om: u64| led_by.iter().filter(|leader| **leader == om).count();
+            let least = (1..=3).filter(is_fit).map(led).min().unwrap();
+            prop_assert!((1..=3).all(|om| led(om) <= least + 1), "{:?}", led_by);
+            prop_assert!(unfit.is_none_or(|(unfit, is_full)| !is_full || led(unfit) == 0), "{:?}", led_by);
+        }
     }
 
     #[test]
