@@ -2,7 +2,12 @@ use crate::tables::Read;
 use anyhow::Context;
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
 use statedb::Db;
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+/// The length up to which keys are of rows at which many commands of a batch look: tables of one row, and
+/// those filed under one number.
+const SHARED_KEY_BYTES_MAX: usize = 9;
 
 /// A record's new value, or `None` for deleted.
 pub(crate) type Change = Option<Vec<u8>>;
@@ -15,11 +20,15 @@ pub(crate) struct Overlay<'a> {
     /// The changes that the current command replaced in `changes`, oldest first: a key, and the change it had
     /// before.
     undo: Vec<(Vec<u8>, Option<Change>)>,
+    /// The rows of the database with short keys that were read already, as they stay until the batch is
+    /// written; `None`: there is no such row.
+    shared: RefCell<HashMap<Vec<u8>, Option<Vec<u8>>>>,
 }
 
 impl<'a> Overlay<'a> {
     pub(crate) fn new(db: &'a Db) -> Overlay<'a> {
-        Overlay { db, changes: BTreeMap::new(), undo: Vec::new() }
+        let (changes, undo, shared) = Default::default();
+        Overlay { db, changes, undo, shared }
     }
 
     pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
@@ -130,10 +139,18 @@ impl<'a> Overlay<'a> {
 
 impl Read for Overlay<'_> {
     fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
-        match self.changes.get(key) {
-            Some(value) => Ok(value.clone()),
-            None => self.db.get(key),
+        if let Some(value) = self.changes.get(key) {
+            return Ok(value.clone());
         }
+        if key.len() > SHARED_KEY_BYTES_MAX {
+            return self.db.get(key);
+        }
+        if let Some(row) = self.shared.borrow().get(key) {
+            return Ok(row.clone());
+        }
+        let row = self.db.get(key)?;
+        self.shared.borrow_mut().insert(key.to_vec(), row.clone());
+        Ok(row)
     }
 }
 
@@ -152,6 +169,8 @@ mod tests {
         let mut overlay = Overlay::new(&db);
         let mut model = stored.clone();
         for (key, value) in changes {
+            // A row that was read before it is changed.
+            assert_eq!(overlay.get(key).unwrap(), model.get(key).cloned());
             match value {
                 Some(value) => {
                     overlay.put(key.clone(), value.clone());
