@@ -77,7 +77,8 @@ pub struct Discard {
 pub struct Discards {
     owner: OwnerId,
     compacted: Compacted,
-    by_index: BTreeMap<LogIndex, Discarded>,
+    /// In the order of their indexes, each of which is there once. There may be half a million of them.
+    records: Vec<Discarded>,
     /// The bytes of the whole blocks; `crc` is the checksum of the last.
     bytes: u64,
     crc: u32,
@@ -165,7 +166,7 @@ impl Discarded {
 
 impl Discards {
     pub fn none(owner: OwnerId) -> Discards {
-        Discards { owner, compacted: Compacted::NEVER, by_index: BTreeMap::new(), bytes: 0, crc: 0 }
+        Discards { owner, compacted: Compacted::NEVER, records: Vec::new(), bytes: 0, crc: 0 }
     }
 
     /// Reads what was given up, and what of that is gone by now. What a crash left of a last block was never
@@ -209,12 +210,14 @@ impl Discards {
 
     fn decode(owner: OwnerId, bytes: &[u8]) -> Discards {
         let mut discards = Discards::none(owner);
+        let mut all = Vec::with_capacity(bytes.len() / RECORD_BYTES);
         let mut rest = bytes;
         while let Some((records, block_bytes, crc)) = decode_block(owner, discards.crc, rest) {
-            discards.add(&records);
+            all.extend(records);
             (discards.bytes, discards.crc) = (discards.bytes + block_bytes as u64, crc);
             rest = &rest[block_bytes..];
         }
+        discards.add(all);
         discards
     }
 
@@ -241,16 +244,17 @@ impl Discards {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.by_index.is_empty()
+        self.records.is_empty()
     }
 
     /// Iterates over the records in the order of their indexes.
     pub fn iter(&self) -> impl Iterator<Item = &Discarded> {
-        self.by_index.values()
+        self.records.iter()
     }
 
     pub fn get(&self, index: LogIndex) -> Option<&Discarded> {
-        self.by_index.get(&index)
+        let at = self.records.binary_search_by_key(&index, |record| record.index);
+        at.ok().map(|at| &self.records[at])
     }
 
     /// Whether the body of this record was given up. A record whose body was given up while its owner was
@@ -273,8 +277,9 @@ impl Discards {
         if first >= end {
             return true;
         }
-        let gone = self.by_index.range(first..end).filter(|(_, record)| !self.is_here(record));
-        gone.count() as u64 == end.0 - first.0
+        let place = |index| self.records.partition_point(|record| record.index < index);
+        let listed = &self.records[place(first)..place(end)];
+        listed.iter().filter(|record| !self.is_here(record)).count() as u64 == end.0 - first.0
     }
 
     /// The bytes that the records' holes give back.
@@ -285,15 +290,30 @@ impl Discards {
     pub fn sum(&self) -> DiscardsSum {
         let mut sum = DiscardsSum::default();
         self.iter().for_each(|record| sum.add(record, self.is_here(record)));
-        DiscardsSum { blocks: self.tags().len() as u64, ..sum }
+        let mut tags: Vec<u64> = self.iter().map(|record| record.tag).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        DiscardsSum { blocks: tags.len() as u64, ..sum }
     }
 
     pub fn tags(&self) -> BTreeSet<u64> {
         self.iter().map(|record| record.tag).collect()
     }
 
-    fn add(&mut self, records: &[Discarded]) {
-        self.by_index.extend(records.iter().map(|record| (record.index, *record)));
+    /// Adds records; of two with one index the later one counts.
+    fn add(&mut self, records: Vec<Discarded>) {
+        match self.records.is_empty() {
+            true => self.records = records,
+            false => self.records.extend(records),
+        }
+        self.records.sort_by_key(|record| record.index);
+        self.records.dedup_by(|later, kept| {
+            let is_one = later.index == kept.index;
+            if is_one {
+                *kept = *later;
+            }
+            is_one
+        });
     }
 }
 
@@ -368,11 +388,13 @@ impl LogSpace {
         let file = path(owners_dir, owner);
         let io_error = |error| read_error(file.clone(), 0, ScanError::Io(error));
         let mut discards = self.settled_discards(owners_dir, owner).await.map_err(io_error)?;
-        let at = |record: &Discarded| (record.place.segment, record.place.offset);
-        let listed: BTreeSet<(u32, u64)> = discards.iter().map(at).collect();
+        let at = |place: &Place| (place.segment, place.offset);
+        let meant: BTreeSet<(u32, u64)> = records.iter().map(|record| at(&record.place)).collect();
+        let listed = discards.iter().map(|record| at(&record.place)).filter(|place| meant.contains(place));
+        let listed: BTreeSet<(u32, u64)> = listed.collect();
         let mut fresh = Vec::new();
         for Discard { tag, name, place } in records {
-            if !listed.contains(&(place.segment, place.offset)) {
+            if !listed.contains(&at(place)) {
                 let head = self.read_head(owners_dir, *place).await?;
                 let meta_bytes = head.meta.len() as u32; // as it stood in the header
                 let (tag, index, name) = (*tag, head.id.index, Some(*name));
@@ -466,7 +488,7 @@ impl LogSpace {
         file.set_len(discards.bytes).await?;
         file.write_and_sync(discards.bytes, blocks).await?;
         self.disk().sync_dir(&owner_dir(owners_dir, discards.owner)).await?;
-        discards.add(fresh);
+        discards.add(fresh.to_vec());
         (discards.bytes, discards.crc) = (discards.bytes + bytes, crc);
         self.expect_discards(discards.owner, discards.bytes);
         Ok(())
@@ -658,7 +680,7 @@ mod tests {
     fn what_a_compaction_left_out_is_gone_and_counts_in_the_digest_alone() {
         let compacted = |start| Compacted { segments: start..0x99, ..Compacted::NEVER };
         let mut discards = Discards::none(OwnerId(0x11));
-        discards.add(&[record(1, 0, 9000), record(1, 1, 9), record(3, 2, 9)]);
+        discards.add(vec![record(1, 0, 9000), record(1, 1, 9), record(3, 2, 9)]);
         let (before, place) = (discards.sum(), record(1, 0, 9000).place);
         let gone = |discards: &Discards, indexes: Range<u64>| {
             discards.are_gone(LogIndex(indexes.start)..LogIndex(indexes.end))
@@ -681,7 +703,7 @@ mod tests {
     fn the_sum_depends_on_the_records_and_on_no_order() {
         let sum = |records: &[Discarded]| {
             let mut discards = Discards::none(OwnerId(0x11));
-            records.iter().for_each(|record| discards.add(&[*record]));
+            records.iter().for_each(|record| discards.add(vec![*record]));
             discards.sum()
         };
         let (one, two, three) = (record(1, 0, 9000), record(1, 16_384, 9), record(3, 1600, 9));
@@ -694,6 +716,24 @@ mod tests {
         assert_eq!(sum(&[one]).digest, sum(&[moved]).digest, "in another place");
         assert_ne!(sum(&[one]).digest, sum(&[Discarded { index: LogIndex(7), ..one }]).digest);
         assert_eq!(sum(&[one]).digest.wrapping_add(sum(&[three]).digest), sum(&[one, three]).digest);
+    }
+
+    #[test]
+    fn of_two_records_with_one_index_the_later_counts() {
+        let owner = OwnerId(0x11);
+        let (one, other) = (record(1, 0, 9000), record(3, 16_384, 9));
+        let renamed = Discarded { name: Some(77), ..one };
+        let (first, crc) = encode_block(owner, 0, &[other, one]);
+        let (second, _) = encode_block(owner, crc, &[renamed]);
+        let decoded = Discards::decode(owner, &[first, second].concat());
+        let mut added = Discards::none(owner);
+        added.add(vec![other, one]);
+        added.add(vec![renamed]);
+        for discards in [decoded, added] {
+            let listed: Vec<_> = discards.iter().map(|record| (record.index, record.name)).collect();
+            assert_eq!(listed, [renamed, other].map(|record| (record.index, record.name)));
+            assert_eq!(discards.get(one.index).unwrap().name, Some(77));
+        }
     }
 
     #[test]
