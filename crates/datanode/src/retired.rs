@@ -452,7 +452,7 @@ impl Retired {
             return index.with(end_empty).await;
         }
         let why = "the index may lack blocks of it, and the log that would tell is lost: `flotilla debug container rebuild` finds them";
-        index.with(move |index| index.end_without_rows(pipeline, container, end, why)).await?;
+        index.with(move |index| index.end_unhealthy(pipeline, container, end, why)).await?;
         // The memory of the node is to say so, too.
         self.disk.mark_unhealthy(container, why.to_owned()).await;
         Ok(())

@@ -1,8 +1,8 @@
 use super::found::{Found, print};
 use crate::table::table;
 use datanode::offline::{
-    ContainerVerdict, Finding, ListedContainer, OfflineDisk, RebuildOptions, RebuildReport, RebuiltLog,
-    RebuiltPipeline, VerifyReport,
+    ContainerVerdict, DamagedContainer, Finding, ListedContainer, OfflineDisk, RebuildOptions, RebuildReport,
+    RebuiltLog, RebuiltPipeline, VerifyReport,
 };
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -178,9 +178,11 @@ fn rebuilt_text(report: &RebuildReport) -> String {
         if let Some(why) = stopped {
             let _ = writeln!(text, "  LOST: committed entries after these are not in the index: {why}");
         }
-        for container in damaged {
-            let why = "the record of where it was copied from is damaged";
-            let _ = writeln!(text, "  container {container} answers for nothing: {why}");
+        for DamagedContainer { container, why, .. } in damaged {
+            let _ = writeln!(
+                text,
+                "  DAMAGED: container {container} is marked unhealthy, and has what could be read of it: {why}"
+            );
         }
     }
     for container in &report.nobodys {
@@ -204,7 +206,7 @@ fn rebuilt_json(report: &RebuildReport) -> String {
             "containers": containers,
             "applied": applied.map(|index| index.0),
             "lost": stopped,
-            "damaged": damaged.iter().map(|container| container.0).collect::<Vec<_>>(),
+            "damaged": damaged.iter().map(|it| json!({"container": it.container.0, "why": it.why})).collect::<Vec<_>>(),
             "log": log,
         });
         let _ = writeln!(text, "{value}");

@@ -99,6 +99,8 @@ struct Compaction<'a> {
     before: Compacted,
     reader: ContainerReader,
     rewrite: Rewrite,
+    /// The bytes that the copy takes, as was known when this began: later discards make it less.
+    live_bytes: u64,
     moves: Moves,
     /// The names of discarded blocks that were listed before lists had names.
     names: BTreeMap<LogIndex, u128>,
@@ -122,6 +124,8 @@ impl<'a> Compaction<'a> {
         disk.discards(container).await?;
         settle(disk, container).await?;
         forget_listed(disk, container).await?;
+        let used = disk_use(&disk.space, container, None).await?;
+        let live_bytes = used.bytes.saturating_sub(used.discards.dead_bytes);
         let first = disk.space.unused_segment(OWNERS_DIR, owner).await?;
         let before = Compacted::read(&**files, OWNERS_DIR, owner).await?.before(first);
         // The file is written before there is a segment that does not count.
@@ -129,7 +133,7 @@ impl<'a> Compaction<'a> {
         let reader = disk.reader(container, Reading::Whole).await?;
         let rewrite = disk.space.rewrite(OWNERS_DIR, owner, first);
         let (moves, names) = Default::default();
-        Ok(Compaction { disk, container, before, reader, rewrite, moves, names })
+        Ok(Compaction { disk, container, before, reader, rewrite, live_bytes, moves, names })
     }
 
     /// Copies what is not discarded; `None` where that is nothing.
@@ -201,15 +205,16 @@ impl<'a> Compaction<'a> {
         Ok(())
     }
 
-    /// Checks that one more segment fits: pipelines and copies may have taken the room that there was when
-    /// the compaction began.
+    /// Checks that one more segment fits, or what is left to write if that is less: pipelines and copies may
+    /// have taken the room that there was when the compaction began.
     async fn check_room(&self) -> anyhow::Result<()> {
         let free_bytes = self.disk.real.space().await.context("ask for free space")?.free_bytes;
         let options = self.disk.space.options();
-        let (reserve_bytes, segment_bytes) = (options.reserve_bytes, options.segment_bytes_max);
+        let left_bytes = self.live_bytes.saturating_sub(self.rewrite.bytes());
+        let (reserve_bytes, next_bytes) = (options.reserve_bytes, left_bytes.min(options.segment_bytes_max));
         ensure!(
-            free_bytes >= reserve_bytes.saturating_add(segment_bytes),
-            "{free_bytes} bytes are free: a segment of {segment_bytes} does not fit above the reserve of {reserve_bytes}"
+            free_bytes >= reserve_bytes.saturating_add(next_bytes),
+            "{free_bytes} bytes are free: {next_bytes} more do not fit above the reserve of {reserve_bytes}"
         );
         Ok(())
     }
@@ -226,7 +231,7 @@ impl Copied<'_> {
     async fn put_in_place(self, pipelines: &Pipelines) -> Result<Done, GivenUp> {
         let Copied { compaction, facts } = self;
         let written_bytes = compaction.rewrite.bytes();
-        let Compaction { disk, container, before, reader, rewrite, moves, names } = compaction;
+        let Compaction { disk, container, before, reader, rewrite, moves, names, .. } = compaction;
         let (owner, files) = (OwnerId::from(container), disk.space.disk().clone());
         let segments = rewrite.finish().await.context("finish a segment")?;
         let start = segments.start;

@@ -328,6 +328,20 @@ async fn a_copy_that_would_take_the_reserve_is_given_up() {
     assert_eq!((strays(&disk).await, disk.index.unhealthy(FIRST).unwrap()), (Vec::new(), None));
 }
 
+/// A disk that takes no more data, since it has no room for a segment, compacts what fits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_needs_no_more_room_than_its_records() {
+    let left = Left::of_small_blocks().await;
+    delete(&open(&left).await, 10..40).await;
+    let patience = std::time::Duration::from_secs(60);
+    let real = Arc::new(RealDisk::open_once_free(&left.root(), 1, patience).await.unwrap());
+    let log = LogSpaceOptions { segment_bytes_max: 1 << 60, ..options().log };
+    let options = DatanodeOptions { log, ..options() };
+    let disk = Arc::new(DatanodeDisk::open(real, &options, Inventory::default()).await.unwrap());
+    compacted(&disk).await.unwrap().unwrap();
+    assert_eq!(look(&disk).await.unwrap().blocks, blocks_without(|local| (10..40).contains(&local)));
+}
+
 /// Where the hash was computed before, records that have another one are not written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_with_another_hash_than_before_is_given_up() {

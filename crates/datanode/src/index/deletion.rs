@@ -106,12 +106,20 @@ impl Index {
     /// Leaves a pipeline without an open container: this one, which it rolled to, is no longer here, and
     /// writers of the one before are forgotten with it. Not durable on return.
     pub(crate) fn forget_open(&self, pipeline: PipelineId, container: ContainerId) -> anyhow::Result<()> {
+        self.leave_open(pipeline, container)?;
+        let mut batch = WriteBatch::default();
+        batch.delete(keys::container(container));
+        self.db.write(batch)
+    }
+
+    /// Leaves a pipeline without an open container: what comes behind this one is not known, and writers of
+    /// the one before are forgotten. Not durable on return.
+    pub(crate) fn leave_open(&self, pipeline: PipelineId, container: ContainerId) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         if let Some(record) = self.container(container)? {
             let nonces = keys::nonces(record.previous);
             batch.delete_range(nonces.start, nonces.end);
         }
-        batch.delete(keys::container(container));
         batch.delete(keys::open_container(pipeline));
         self.db.write(batch)
     }

@@ -151,9 +151,9 @@ impl Index {
         self.set_end(container, end)
     }
 
-    /// Says how a container ended whose records the index does not know, and that it answers for none of
-    /// them, in one step.
-    pub(crate) fn end_without_rows(
+    /// Says how a container ended of whose records the index does not know all, or none, and that it is bad,
+    /// in one step.
+    pub(crate) fn end_unhealthy(
         &self,
         pipeline: PipelineId,
         container: ContainerId,

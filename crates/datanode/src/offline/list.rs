@@ -1,5 +1,6 @@
 use super::OfflineDisk;
 use crate::layout::OWNERS_DIR;
+use crate::verdict::condemns;
 use anyhow::Context;
 use raftlog::{Discards, owner_files};
 use std::collections::BTreeSet;
@@ -50,8 +51,12 @@ impl OfflineDisk {
                 chunks: record.chunks,
                 payload_bytes: record.payload_bytes,
             });
-            let unhealthy = unhealthy.get(&container).cloned();
-            let (segments, segment_bytes, hole_bytes) = self.files(container).await?;
+            let (files, damage) = match self.files(container).await {
+                Err(failure) if condemns(&failure) => (Default::default(), Some(format!("{failure:#}"))),
+                files => (files?, None),
+            };
+            let unhealthy = unhealthy.get(&container).cloned().or(damage);
+            let (segments, segment_bytes, hole_bytes) = files;
             listed.push(ListedContainer {
                 container,
                 indexed,

@@ -10,6 +10,7 @@ mod verify;
 
 pub use list::{IndexedContainer, ListedContainer};
 pub use rebuild::{RebuildOptions, RebuildReport, RebuiltLog, RebuiltPipeline};
+pub use replay::DamagedContainer;
 pub use verify::{ContainerVerdict, Finding, FindingKind, VerifyReport};
 
 use crate::index::Index;

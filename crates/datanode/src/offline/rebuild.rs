@@ -2,7 +2,9 @@
 
 use super::OfflineDisk;
 use super::install::{self, BUILDING_DIR};
-use super::replay::{Replayed, Until, end_without_log, forget_let_go, is_let_go, replay, unwritten_ends};
+use super::replay::{
+    DamagedContainer, Replayed, Until, end_without_log, forget_let_go, is_let_go, replay, unwritten_ends,
+};
 use super::survey::{PipelineFiles, survey};
 use crate::container_end::ContainerEnd;
 use crate::index::Index;
@@ -32,8 +34,7 @@ pub struct RebuiltPipeline {
     pub applied: Option<LogIndex>,
     /// The reason why entries that are known to be committed are missing.
     pub stopped: Option<String>,
-    /// Containers that answer for nothing: the record of where they were copied from is damaged.
-    pub damaged: Vec<ContainerId>,
+    pub damaged: Vec<DamagedContainer>,
     pub log: RebuiltLog,
 }
 
@@ -51,7 +52,16 @@ pub enum RebuiltLog {
 
 impl RebuildReport {
     pub fn is_whole(&self) -> bool {
-        self.pipelines.iter().all(|pipeline| pipeline.stopped.is_none())
+        self.losses().next().is_none()
+    }
+
+    /// What an index that was there may have known and this one does not, pipeline by pipeline.
+    fn losses(&self) -> impl Iterator<Item = (PipelineId, &str)> {
+        self.pipelines.iter().flat_map(|rebuilt| {
+            let damaged = rebuilt.damaged.iter().map(|damaged| damaged.why.as_str());
+            let losses = rebuilt.stopped.as_deref().into_iter().chain(damaged);
+            losses.map(|why| (rebuilt.pipeline, why))
+        })
     }
 }
 
@@ -73,10 +83,11 @@ impl OfflineDisk {
         // The index is closed, so that all its files are as they stay.
         drop(index);
         let report = RebuildReport { pipelines, nobodys: survey.nobodys };
-        if !report.is_whole() && !options.accept_loss && install::has_index(&*self.real).await? {
+        if let Some((pipeline, why)) = report.losses().next()
+            && !options.accept_loss
+            && install::has_index(&*self.real).await?
+        {
             install::remove(&*self.real, BUILDING_DIR).await?;
-            let stopped = report.pipelines.iter().find_map(|it| Some((it.pipeline, it.stopped.as_ref()?)));
-            let (pipeline, why) = stopped.expect("it is not whole");
             bail!(
                 "the index in {DB_DIR} stays: the segments do not hold all that it may know (pipeline {pipeline}: {why}). \
                  To replace it by what can still be read, repeat with --accept-loss"

@@ -59,9 +59,23 @@ pub(super) struct Replayed {
     pub stopped: Option<String>,
     /// Containers that others name and that are not here: deleted, or lost, and no record says which.
     pub missing: Vec<ContainerId>,
-    /// Containers that were copied here, of which the record of that is damaged: which of their records count
-    /// is not known.
-    pub damaged: Vec<ContainerId>,
+    pub damaged: Vec<DamagedContainer>,
+}
+
+/// A container that is here, and was not read to its end: SCM is to have another replica made in its place.
+/// What was read of it is in the index.
+#[derive(Debug)]
+pub struct DamagedContainer {
+    pub container: ContainerId,
+    /// The last of its records that could be read.
+    pub(super) last: Option<LogId>,
+    pub why: String,
+}
+
+impl DamagedContainer {
+    fn unread(container: ContainerId, why: String) -> DamagedContainer {
+        DamagedContainer { container, last: None, why }
+    }
 }
 
 #[derive(Debug)]
@@ -87,6 +101,10 @@ impl ContainerContents {
             (WalkEnd::Rolled { .. }, EndFile::None) => true,
             (WalkEnd::Unfinished { .. }, EndFile::None) => false,
         }
+    }
+
+    fn as_damaged(&self) -> DamagedContainer {
+        DamagedContainer { container: self.container, last: self.last, why: end_text(self) }
     }
 }
 
@@ -130,14 +148,28 @@ pub(super) async fn replay(
             match manifest {
                 Some(manifest) => {
                     copied.insert(container);
-                    containers.push(replay_imported(disk, &manifest, index).await?);
+                    match replay_imported(disk, &manifest, index).await {
+                        Err(failure) if condemns(&failure) => {
+                            damaged.push(DamagedContainer::unread(container, format!("{failure:#}")));
+                        }
+                        contents => containers.push(contents?),
+                    }
                 }
-                None => damaged.push(container),
+                None => {
+                    let why = "the record of where it was copied from is damaged".to_owned();
+                    damaged.push(DamagedContainer::unread(container, why));
+                }
             }
             continue;
         }
         if let Some(expected) = next.filter(|next| *next != container) {
-            if files.may_lack(expected) {
+            let unfinished = containers.iter().find(|contents| contents.container == expected);
+            if files.may_lack(expected)
+                && let Some(unfinished) = unfinished
+            {
+                applying.give_up(expected)?;
+                damaged.push(unfinished.as_damaged());
+            } else if files.may_lack(expected) {
                 applying.skip(expected)?;
                 // Containers that a log has forgotten are closed on all its members.
                 let is_unknown = files.hard_state.is_none() && !files.containers.contains(&expected);
@@ -146,14 +178,28 @@ pub(super) async fn replay(
                 applying.stop(format!("container {expected} should follow, but {container} is there"));
             }
         }
-        let contents = walk(disk, container, &mut applying).await;
-        let contents = contents.with_context(|| format!("walk container {container}"))?;
+        let contents = match walk(disk, container, &mut applying).await {
+            Err(failure) if condemns(&failure) && files.may_lack(container) => {
+                applying.give_up(container)?;
+                damaged.push(DamagedContainer::unread(container, format!("{failure:#}")));
+                next = None;
+                continue;
+            }
+            contents => contents.with_context(|| format!("walk container {container}"))?,
+        };
         next = match &contents.end {
             WalkEnd::Rolled { to } => Some(ContainerId(to.0)),
             // Nothing can follow a container that is not finished.
             WalkEnd::Unfinished { .. } | WalkEnd::Bad { .. } => Some(container),
         };
         containers.push(contents);
+    }
+    // The log has gone on behind the last container that has records.
+    let last = containers.iter().find(|contents| Some(contents.container) == next);
+    let has_gone_on = files.has_log && files.hard_state.is_some();
+    if let Some(unfinished) = last.filter(|last| has_gone_on && files.may_lack(last.container)) {
+        applying.give_up(unfinished.container)?;
+        damaged.push(unfinished.as_damaged());
     }
     applying.finish();
     let Applying { applied, mut stopped, begins_behind_gap, .. } = applying;
@@ -169,9 +215,9 @@ pub(super) async fn replay(
     let own: Vec<&ContainerContents> = own.collect();
     set_ends(disk, pipeline, index, &own, files.hard_state.is_none(), has_all).await?;
     set_missing(disk, pipeline, index, &mut missing).await?;
-    for &container in &damaged {
-        let why = "the record of where it was copied from is damaged";
-        index.end_without_rows(pipeline, container, ContainerEnd::LOST, why)?;
+    for DamagedContainer { container, last, why } in &damaged {
+        let end = ContainerEnd { last: *last, ..ContainerEnd::LOST };
+        index.end_unhealthy(pipeline, *container, end, why)?;
     }
     if let Until::Last(last) = until
         && stopped.is_none()
@@ -287,7 +333,7 @@ async fn set_missing(
             // It is here, and none of its records could be read.
             EndFile::Says(_) | EndFile::Damaged => {
                 let why = "none of its records can be read";
-                index.end_without_rows(pipeline, container, ContainerEnd::LOST, why)?;
+                index.end_unhealthy(pipeline, container, ContainerEnd::LOST, why)?;
             }
             EndFile::None => missing.push(container),
         }
@@ -501,6 +547,14 @@ impl Applying<'_> {
         let begins = discards.iter().filter(|record| record.tag == record.index.0);
         let writers = begins.filter_map(|record| Some((Nonce(record.name?), record.tag)));
         self.index.remember_writers(container, writers)
+    }
+
+    /// Goes on behind a container that is here, is over, and was not read to its end.
+    fn give_up(&mut self, damaged: ContainerId) -> anyhow::Result<()> {
+        self.finish();
+        self.machine = None;
+        self.begins_behind_gap = true;
+        self.index.leave_open(self.pipeline, damaged)
     }
 
     /// Goes on behind containers whose replicas were deleted here, the first of them this one.

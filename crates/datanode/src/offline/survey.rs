@@ -48,7 +48,8 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
         let container = ContainerId(owner.0);
         let log = match log_in(disk, container).await {
-            Err(failure) if condemns(&failure) => None,
+            // The word on its segments, or on what was given up in them, is damaged: they say whose they are.
+            Err(failure) if condemns(&failure) => log_of_any(disk, container).await?,
             log => log.with_context(|| format!("read container {container}"))?,
         };
         let log = log.and_then(|log| GroupId::try_from(log).ok());
@@ -70,6 +71,20 @@ async fn log_in(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<
         // The first record is damaged, or the container is empty: the records behind it may say.
         None => log_of(disk, container, reader.discards().compacted().segments.start).await,
     }
+}
+
+/// The log that the records of any segment of a container say they are of.
+async fn log_of_any(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<u64>> {
+    let dir = container_dir(container);
+    let mut names = disk.list(&dir).await.with_context(|| format!("list {dir}"))?;
+    names.sort_unstable();
+    for name in names {
+        let Some(name) = SegmentName::of_path(&format!("{dir}/{name}")) else { continue };
+        if let Some(log) = log_of(disk, container, name.segment).await? {
+            return Ok(Some(log));
+        }
+    }
+    Ok(None)
 }
 
 /// The log that most of the first records of a container say they are of.

@@ -612,9 +612,49 @@ async fn what_is_damaged_beside_the_segments_of_one_container_keeps_none_of_the_
     left.lose("db");
     let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
     let RebuiltPipeline { containers, damaged, .. } = &rebuilt.pipelines[0];
-    assert_eq!((&containers[..], &damaged[..]), (&[FIRST][..], &[SECOND][..]));
+    assert_eq!((&containers[..], damaged.len(), damaged[0].container), (&[FIRST][..], 1, SECOND));
     assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, None, LogIndex(0)));
     assert!(left.index().unhealthy(SECOND).unwrap().is_some(), "it has no rows, and answers for nothing");
+}
+
+/// A container that its log has forgotten may have been deleted; one that is here was not.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_damaged_and_forgotten_by_its_log_is_told_of_and_kept() {
+    use crate::compaction::tests::{compacted, delete, open};
+    let block = BlockId { container: FIRST, local: SMALL_BLOCKS.end - 1 };
+    for harmed in ["head", "first head", "compacted"] {
+        let left = Left::of_small_blocks().await;
+        let disk = open(&left).await;
+        if harmed == "compacted" {
+            delete(&disk, SMALL_BLOCKS.start..SMALL_BLOCKS.start + 20).await;
+            compacted(&disk).await.unwrap().unwrap();
+        }
+        let place = disk.index.places(block).unwrap()[0];
+        drop(disk);
+        match harmed {
+            "head" => left.flip(SEGMENT, place.offset as usize + 20),
+            "first head" => left.flip(SEGMENT, 20),
+            file => left.flip(&format!("containers/{:016x}/{file}", FIRST.0), 30),
+        }
+        assert_eq!(left.open().list().await.unwrap().len(), 2, "{harmed}");
+        if harmed != "compacted" {
+            assert!(!left.findings().await.is_empty(), "{harmed}");
+        }
+        let refused = left.open().rebuild(RebuildOptions::default()).await.map_err(|why| format!("{why:#}"));
+        assert!(matches!(&refused, Err(why) if why.contains("--accept-loss")), "{harmed}: {refused:?}");
+        left.lose("db");
+        let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
+        assert!(!rebuilt.is_whole() && rebuilt.nobodys.is_empty(), "{harmed}: {rebuilt:?}");
+        let damaged = &rebuilt.pipelines[0].damaged;
+        assert_eq!(damaged.iter().map(|it| it.container).collect::<Vec<_>>(), [FIRST], "{harmed}");
+        assert_eq!(end_of(&left, FIRST).0, ContainerState::WithoutLog, "{harmed}");
+        let index = left.index();
+        assert!(index.unhealthy(FIRST).unwrap().is_some(), "{harmed}");
+        assert_eq!(index.open_container(PIPELINE).unwrap(), Some(SECOND), "{harmed}");
+        let before = BlockId { local: block.local - 1, ..block };
+        let places = index.places(before).unwrap_or_default();
+        assert_eq!(!places.is_empty(), harmed == "head", "what was read is kept");
+    }
 }
 
 /// Somewhere in the middle a directory was lost with the index. That nothing is said of it would be a vote

@@ -2,11 +2,14 @@
 
 use super::OfflineDisk;
 use super::install::{self, SCRATCH_DIR};
-use super::replay::{ContainerContents, Replayed, Until, end_text, forget_let_go, is_let_go, replay};
+use super::replay::{
+    ContainerContents, DamagedContainer, Replayed, Until, end_text, forget_let_go, is_let_go, replay,
+};
 use super::survey::{PipelineFiles, survey};
 use crate::index::records::ContainerRecord;
 use crate::index::{Index, keys};
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
+use crate::verdict::condemns;
 use anyhow::Context;
 use raftlog::inspect::{DataDirectory, InspectError, KnownLog, OwnerReport, ReadOnly, Verdict};
 use raftlog::{Compacted, stray_segments};
@@ -193,9 +196,11 @@ impl OfflineDisk {
             };
             let Replayed { containers, stopped, damaged, .. } =
                 replay(&self.disk(), pipeline, files, expected, until).await?;
-            for container in damaged {
-                let what = "the record of where it was copied from is damaged".to_owned();
-                report.of(container).find(FindingKind::Damage, what);
+            for DamagedContainer { container, why, .. } in damaged {
+                // What is damaged in segments is told with its place.
+                if containers.iter().all(|contents| contents.container != container) {
+                    report.of(container).find(FindingKind::Damage, why);
+                }
             }
             if let Some(why) = stopped {
                 let what = format!("pipeline {pipeline}: the index goes beyond what its segments say: {why}");
@@ -222,7 +227,12 @@ impl OfflineDisk {
         }
         compare(index, expected, only, report)?;
         for container in report.containers.keys().copied().collect::<Vec<_>>() {
-            self.excuse_moves(container, report.of(container)).await?;
+            match self.excuse_moves(container, report.of(container)).await {
+                Err(failure) if condemns(&failure) => {
+                    report.of(container).find(FindingKind::Damage, format!("{failure:#}"));
+                }
+                excused => excused?,
+            }
         }
         Ok(())
     }
