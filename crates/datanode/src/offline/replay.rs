@@ -20,7 +20,7 @@ use raftlog::inspect::HardStateSlot;
 use raftlog::{Discards, EntryMeta, WalkEnd, owner_files};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use types::{ContainerId, GroupId, LogId, LogIndex, Nonce, OwnerId, PipelineId, Term};
+use types::{ContainerId, GroupId, LogId, LogIndex, Nonce, OwnerId, PipelineId};
 
 /// The most commands that are applied as one batch.
 const BATCH_MAX: usize = 1024;
@@ -62,29 +62,19 @@ pub(super) struct Replayed {
     pub damaged: Vec<DamagedContainer>,
 }
 
-/// A container that is here, and was not read to its end: SCM is to have another replica made in its place.
-/// What was read of it is in the index.
+/// A container that is here, and was not read to its end, of which nobody here can say where that is. What was
+/// read of it is in the index.
 #[derive(Debug)]
 pub struct DamagedContainer {
     pub container: ContainerId,
-    pub(super) end: ContainerEnd,
+    /// The last of its records that could be read.
+    pub(super) last: Option<LogId>,
     pub why: String,
 }
 
 impl DamagedContainer {
     fn unread(container: ContainerId, why: String) -> DamagedContainer {
-        DamagedContainer { container, end: ContainerEnd::LOST, why }
-    }
-
-    /// Takes the entry before the first one of the container after this one for the last of this one, which
-    /// is closed then: its log has forgotten it. The entry's term is known where it cannot have been another
-    /// one; `term_before` is that of an entry before.
-    fn ends_before(&mut self, next: LogId, term_before: Term) {
-        if term_before == next.term
-            && let Some(index) = next.index.0.checked_sub(1)
-        {
-            self.end = ContainerEnd::closed(Some(LogId { term: next.term, index: LogIndex(index) }));
-        }
+        DamagedContainer { container, last: None, why }
     }
 }
 
@@ -114,8 +104,7 @@ impl ContainerContents {
     }
 
     fn as_damaged(&self) -> DamagedContainer {
-        let end = ContainerEnd { last: self.last, ..ContainerEnd::LOST };
-        DamagedContainer { container: self.container, end, why: end_text(self) }
+        DamagedContainer { container: self.container, last: self.last, why: end_text(self) }
     }
 }
 
@@ -128,16 +117,13 @@ pub(super) async fn replay(
     until: Until,
 ) -> anyhow::Result<Replayed> {
     let (mut containers, mut missing) = (Vec::new(), Vec::new());
-    let (mut copied, mut damaged) = (BTreeSet::new(), Vec::<DamagedContainer>::new());
-    // Of the last damaged one, if the next container comes right behind it: the term of an entry before.
-    let mut given_up = None;
+    let (mut copied, mut damaged) = (BTreeSet::new(), Vec::new());
     let mut applying = Applying {
         index,
         pipeline,
         until,
         opens: files.hard_state.is_some(),
         begins_behind_gap: true,
-        behind_gap: None,
         machine: None,
         replay: replay_of(disk, pipeline, files).await?,
         applied: None,
@@ -159,7 +145,6 @@ pub(super) async fn replay(
                 next = None;
             }
             applying.finish();
-            given_up = None;
             match manifest {
                 Some(manifest) => {
                     copied.insert(container);
@@ -183,7 +168,6 @@ pub(super) async fn replay(
                 && let Some(unfinished) = unfinished
             {
                 applying.give_up(expected)?;
-                given_up = Some(last_term(&containers));
                 damaged.push(unfinished.as_damaged());
             } else if files.may_lack(expected) {
                 applying.skip(expected)?;
@@ -198,18 +182,11 @@ pub(super) async fn replay(
             Err(failure) if condemns(&failure) && files.may_lack(container) => {
                 applying.give_up(container)?;
                 damaged.push(DamagedContainer::unread(container, format!("{failure:#}")));
-                given_up = Some(last_term(&containers));
                 next = None;
                 continue;
             }
             contents => contents.with_context(|| format!("walk container {container}"))?,
         };
-        let first = applying.behind_gap.take();
-        if let (Some(term), Some(first), Some(damaged)) = (given_up.take(), first, damaged.last_mut())
-            && files.forgot(damaged.container)
-        {
-            damaged.ends_before(first, term);
-        }
         next = match &contents.end {
             WalkEnd::Rolled { to } => Some(ContainerId(to.0)),
             // Nothing can follow a container that is not finished.
@@ -219,7 +196,8 @@ pub(super) async fn replay(
     }
     // The log has gone on behind the last container that has records.
     let last = containers.iter().find(|contents| Some(contents.container) == next);
-    if let Some(unfinished) = last.filter(|last| files.forgot(last.container)) {
+    let has_gone_on = files.has_log && files.hard_state.is_some();
+    if let Some(unfinished) = last.filter(|last| has_gone_on && files.may_lack(last.container)) {
         applying.give_up(unfinished.container)?;
         damaged.push(unfinished.as_damaged());
     }
@@ -237,8 +215,9 @@ pub(super) async fn replay(
     let own: Vec<&ContainerContents> = own.collect();
     set_ends(disk, pipeline, index, &own, files.hard_state.is_none(), has_all).await?;
     set_missing(disk, pipeline, index, &mut missing).await?;
-    for DamagedContainer { container, end, why } in &damaged {
-        index.end_unhealthy(pipeline, *container, *end, why)?;
+    for DamagedContainer { container, last, why } in &damaged {
+        let end = ContainerEnd { last: *last, ..ContainerEnd::LOST };
+        index.end_unhealthy(pipeline, *container, end, why)?;
     }
     if let Until::Last(last) = until
         && stopped.is_none()
@@ -264,11 +243,6 @@ async fn replay_of(
         Ok(Some(spec)) if has_forgotten => Replay::behind_first(&members_of(&spec)),
         _ => Replay::new(None),
     }
-}
-
-/// The term of the last entry that was read of a log; terms begin with 1.
-fn last_term(containers: &[ContainerContents]) -> Term {
-    containers.iter().rev().find_map(|contents| contents.last).map_or(Term(1), |last| last.term)
 }
 
 /// Whether a log that ends there was whole as far as it was synced, by what its start goes by as well. A
@@ -510,8 +484,6 @@ struct Applying<'a> {
     opens: bool,
     /// Whether the next record is the first, or the first after containers that are not here.
     begins_behind_gap: bool,
-    /// The last record that was the first behind such a gap.
-    behind_gap: Option<LogId>,
     machine: Option<PipelineMachine>,
     replay: Replay,
     applied: Option<LogIndex>,
@@ -523,7 +495,7 @@ impl Applying<'_> {
         if self.stopped.is_some() {
             return;
         }
-        let begun = self.begin(container, record.id);
+        let begun = self.begin(container, record.id.index);
         let pushed = begun.and_then(|()| match self.until.takes(record.id.index) {
             true => self.try_push(container, record),
             false => Ok(()),
@@ -535,12 +507,9 @@ impl Applying<'_> {
 
     /// Takes a container for the one that is written to where the roll that leads to it stood in one that was
     /// deleted: the pipeline would go on in its first.
-    fn begin(&mut self, container: ContainerId, first: LogId) -> anyhow::Result<()> {
-        if !std::mem::take(&mut self.begins_behind_gap) {
-            return Ok(());
-        }
-        self.behind_gap = Some(first);
-        if self.opens && first.index > FIRST_INDEX {
+    fn begin(&mut self, container: ContainerId, index: LogIndex) -> anyhow::Result<()> {
+        let behind_gap = std::mem::take(&mut self.begins_behind_gap);
+        if self.opens && behind_gap && index > FIRST_INDEX {
             self.index.set_open(self.pipeline, container)?;
         }
         Ok(())

@@ -36,11 +36,6 @@ impl PipelineFiles {
             _ => true,
         }
     }
-
-    /// Whether the log is here and has forgotten a container, which is closed then.
-    pub(super) fn forgot(&self, container: ContainerId) -> bool {
-        self.has_log && self.hard_state.is_some_and(|slot| container.0 < slot.start_owner.0)
-    }
 }
 
 pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
