@@ -62,8 +62,8 @@ pub(super) struct Replayed {
     pub damaged: Vec<DamagedContainer>,
 }
 
-/// A container that is here, and was not read to its end, of which nobody here can say where that is. What was
-/// read of it is in the index.
+/// A container that is here, and was not read to its end, of which nobody here can say where that is. What
+/// was read of it is in the index.
 #[derive(Debug)]
 pub struct DamagedContainer {
     pub container: ContainerId,
