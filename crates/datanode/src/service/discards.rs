@@ -11,7 +11,6 @@ use proto::datanode::{
 };
 use proto::{Code, Failure, Retry};
 use raftlog::Discarded;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
@@ -28,8 +27,8 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(30);
 pub(super) struct Listing {
     disk: Arc<DatanodeDisk>,
     container: ContainerId,
-    /// A record of each block.
-    blocks: Vec<Discarded>,
+    /// A record of each block that is still to be sent.
+    blocks: Box<dyn ExactSizeIterator<Item = Discarded> + Send>,
     _held_until_sent: OwnedSemaphorePermit,
 }
 
@@ -44,13 +43,13 @@ pub(super) async fn prepare(served: &Served, request: ListDiscardsRequest) -> Re
         let message = format!("read what was discarded in container {container}: {error:#}");
         Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
     })?;
-    let by_tag: BTreeMap<u64, Discarded> = discards.iter().map(|record| (record.tag, *record)).collect();
-    Ok(Listing { disk, container, blocks: by_tag.into_values().collect(), _held_until_sent: permit })
+    let blocks = Box::new(discards.into_tags());
+    Ok(Listing { disk, container, blocks, _held_until_sent: permit })
 }
 
 impl Listing {
     /// Sends the names of the discarded blocks; an error ends the answer.
-    pub(super) async fn run(self, parts: Sender<Result<DiscardedBlocks, Status>>) {
+    pub(super) async fn run(mut self, parts: Sender<Result<DiscardedBlocks, Status>>) {
         let container = self.container;
         if let Err(failure) = self.send(&parts).await {
             info!(%container, error = format!("{failure:#}"), "cannot tell what was discarded");
@@ -61,17 +60,16 @@ impl Listing {
         }
     }
 
-    async fn send(&self, parts: &Sender<Result<DiscardedBlocks, Status>>) -> anyhow::Result<()> {
-        let mut sent = 0;
+    async fn send(&mut self, parts: &Sender<Result<DiscardedBlocks, Status>>) -> anyhow::Result<()> {
         // Where nothing was discarded there is one part too, which says so.
         loop {
-            let rest = &self.blocks[sent..];
-            let mut blocks = Vec::with_capacity(rest.len().min(BLOCKS_MAX));
-            for record in &rest[..rest.len().min(BLOCKS_MAX)] {
-                blocks.push(self.name(record).await?.into());
+            let mut blocks = Vec::with_capacity(self.blocks.len().min(BLOCKS_MAX));
+            while blocks.len() < BLOCKS_MAX
+                && let Some(record) = self.blocks.next()
+            {
+                blocks.push(name(&self.disk, self.container, &record).await?.into());
             }
-            sent += blocks.len();
-            let is_last = sent == self.blocks.len();
+            let is_last = self.blocks.len() == 0;
             let part = timeout(TAKEN_WITHIN, parts.send(Ok(DiscardedBlocks { blocks, is_last })));
             part.await.context("nobody takes them")?.context("nobody listens")?;
             if is_last {
@@ -79,19 +77,19 @@ impl Listing {
             }
         }
     }
+}
 
-    async fn name(&self, record: &Discarded) -> anyhow::Result<BlockName> {
-        let id = BlockId { container: self.container, local: record.tag };
-        if let Some(name) = record.name {
-            return Ok(BlockName::new(id, Nonce(name)));
-        }
-        // The block was listed before lists had names, and no compaction has left out its record since.
-        let head = self.disk.space.read_head(OWNERS_DIR, record.place).await?;
-        let command = PipelineCommand::decode(head.meta).context("decode a discarded record")?.command;
-        let Some(pipeline_command::Command::Chunk(ChunkCommand { nonce, .. })) = command else {
-            anyhow::bail!("the discarded record {} is no chunk", record.index.0);
-        };
-        let nonce = Nonce(u128::from_be_bytes(proto::bytes16(&nonce, "nonce")?));
-        Ok(BlockName::new(id, nonce))
+async fn name(disk: &DatanodeDisk, container: ContainerId, record: &Discarded) -> anyhow::Result<BlockName> {
+    let id = BlockId { container, local: record.tag };
+    if let Some(name) = record.name {
+        return Ok(BlockName::new(id, Nonce(name)));
     }
+    // The block was listed before lists had names, and no compaction has left out its record since.
+    let head = disk.space.read_head(OWNERS_DIR, record.place).await?;
+    let command = PipelineCommand::decode(head.meta).context("decode a discarded record")?.command;
+    let Some(pipeline_command::Command::Chunk(ChunkCommand { nonce, .. })) = command else {
+        anyhow::bail!("the discarded record {} is no chunk", record.index.0);
+    };
+    let nonce = Nonce(u128::from_be_bytes(proto::bytes16(&nonce, "nonce")?));
+    Ok(BlockName::new(id, nonce))
 }

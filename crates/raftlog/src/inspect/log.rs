@@ -451,7 +451,7 @@ impl DataDirectory {
     /// them.
     async fn segments_of(&self, owners_dir: &str, owner: OwnerId) -> Result<Vec<SegmentId>, InspectError> {
         let names = self.list(&owner_dir(owners_dir, owner)).await?;
-        let compacted = self.compacted(owners_dir, owner).await?;
+        let compacted = self.compacted(owners_dir, owner).await?.unwrap_or(Compacted::NEVER);
         let numbers = names.iter().filter_map(|name| SegmentId::parse_number(name));
         let mut numbers: Vec<_> = numbers.filter(|number| compacted.segments.contains(number)).collect();
         numbers.sort_unstable();
@@ -497,19 +497,25 @@ impl DataDirectory {
                 Discards::read_file(file, owner).await.map_err(io_error(&path))?
             }
         };
-        Ok(discards.after(self.compacted(owners_dir, owner).await?))
+        let compacted = self.compacted(owners_dir, owner).await?;
+        Ok(discards.after(compacted.unwrap_or(Compacted::NEVER)))
     }
 
-    async fn compacted(&self, owners_dir: &str, owner: OwnerId) -> Result<Compacted, InspectError> {
+    /// The file that says what is left of an owner, or the damage in it. All segments count then.
+    async fn compacted(
+        &self,
+        owners_dir: &str,
+        owner: OwnerId,
+    ) -> Result<Result<Compacted, String>, InspectError> {
         let path = crate::compacted::path(owners_dir, owner);
         let read = async {
             let file = self.source.open(&path).await?;
-            let bytes = file.read_at(0, file.len().await?.min(FILE_BYTES_MAX) as usize).await?;
-            Compacted::decode_file(owner, &bytes).map_err(io::Error::other)
+            file.read_at(0, file.len().await?.min(FILE_BYTES_MAX) as usize).await
         };
         match read.await {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Compacted::NEVER),
-            read => read.map_err(io_error(&path)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Ok(Compacted::NEVER)),
+            Err(error) => Err(io_error(&path)(error)),
+            Ok(bytes) => Ok(Compacted::decode_file(owner, &bytes).map_err(|why| format!("{path}: {why}"))),
         }
     }
 
@@ -520,7 +526,8 @@ impl DataDirectory {
         of: Option<(u64, &Opening)>,
         evidence: Evidence<'_>,
     ) -> Result<OwnerReport, InspectError> {
-        let mut report = OwnerReport { owner, segments: Vec::new(), problems: Vec::new() };
+        let problems = self.compacted(owners_dir, owner).await?.err().into_iter().collect();
+        let mut report = OwnerReport { owner, segments: Vec::new(), problems };
         for id in self.segments_of(owners_dir, owner).await? {
             let Some(mut scan) = self.scan(owners_dir, id).await? else { continue };
             let path = id.path(owners_dir);

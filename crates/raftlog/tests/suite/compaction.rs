@@ -117,10 +117,22 @@ async fn live_records_are_the_same_in_other_segments_again_and_again() {
     // Whoever looks at the files finds nothing wrong, and the log, which has them still, nothing of them.
     let directory = raftlog::inspect::ReadOnly(space.disk().clone());
     let directory = raftlog::inspect::DataDirectory::new(Arc::new(directory)).only(FIRST);
-    let report = directory.log("log-1", None).await.unwrap();
-    let [owner] = &report.owners[..] else { panic!("{report:?}") };
+    let look = async || {
+        let report = directory.log("log-1", None).await.unwrap();
+        let [owner] = <[_; 1]>::try_from(report.owners).unwrap();
+        owner
+    };
+    let owner = look().await;
     assert!(owner.problems.is_empty(), "{:?}", owner.problems);
     assert!(owner.segments.iter().all(|segment| segment.summary.damage.is_empty()), "{owner:?}");
+
+    // Damage in the file that says what is left is told of like any other.
+    let file = machine.segment(FIRST.0, 0).with_file_name("compacted");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let owner = look().await;
+    assert!(owner.is_damaged() && owner.problems[0].contains("compacted"), "{:?}", owner.problems);
     drop((space, machine));
 }
 
