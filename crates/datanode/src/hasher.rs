@@ -7,7 +7,7 @@ use crate::container_reader::{ContainerReader, ReadRecord, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::deletion::finish_deletions;
 use crate::index::{DiskUse, Facts, Measure};
-use crate::repeats::Repeats;
+use crate::repeats::{self, Repeats};
 use crate::verdict::condemns;
 use parking::Throttle;
 use raftlog::ReadError;
@@ -133,8 +133,9 @@ impl Hasher {
         if let Some(why) = reader.wrong_end().await? {
             return Ok(Err(why));
         }
-        let facts =
-            Facts { terms: reader.contents().terms.clone(), repeats: repeats.found(|_| false).await? };
+        let repeats = repeats.found().await?;
+        repeats::check_count(&repeats)?;
+        let facts = Facts { terms: reader.contents().terms.clone(), repeats };
         Ok(Ok((reader.hash(), facts)))
     }
 

@@ -36,15 +36,10 @@ impl Repeats {
         if self.unseen.len() >= LOOKUPS_MAX { self.look_up().await } else { Ok(()) }
     }
 
-    /// Ends the search, once all records were seen: the repeats, but for those that are discarded by now.
-    pub(crate) async fn found(
-        mut self,
-        is_discarded: impl Fn(LogIndex) -> bool,
-    ) -> anyhow::Result<Vec<LogIndex>> {
+    /// Ends the search, once all records were seen: the repeats. What was discarded meanwhile is among them:
+    /// a list that is read later has it.
+    pub(crate) async fn found(mut self) -> anyhow::Result<Vec<LogIndex>> {
         self.look_up().await?;
-        self.found.retain(|index| !is_discarded(*index));
-        // More than any source may send: such a container cannot be copied until that limit is higher.
-        ensure!(self.found.len() <= REPEATS_MAX, "{} first chunks began no block", self.found.len());
         Ok(self.found)
     }
 
@@ -62,6 +57,13 @@ impl Repeats {
         self.found.extend(repeats.await?);
         Ok(())
     }
+}
+
+/// Refuses more repeats than any source may send: such a container cannot be copied until that limit is
+/// higher.
+pub(crate) fn check_count(repeats: &[LogIndex]) -> anyhow::Result<()> {
+    ensure!(repeats.len() <= REPEATS_MAX, "{} first chunks began no block", repeats.len());
+    Ok(())
 }
 
 /// The nonce of the block that a record is of.

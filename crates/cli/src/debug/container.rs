@@ -188,6 +188,9 @@ fn rebuilt_text(report: &RebuildReport) -> String {
     for container in &report.nobodys {
         let _ = writeln!(text, "container {container}: no whole record is in it");
     }
+    for (container, why) in &report.unreadable {
+        let _ = writeln!(text, "DAMAGED: container {container} cannot be read, nor whose it is: {why}");
+    }
     text += "the index was replaced\n";
     text
 }
@@ -212,7 +215,11 @@ fn rebuilt_json(report: &RebuildReport) -> String {
         let _ = writeln!(text, "{value}");
     }
     let nobodys: Vec<_> = report.nobodys.iter().map(|container| container.0).collect();
-    let _ = writeln!(text, "{}", json!({ "whole": report.is_whole(), "without_records": nobodys }));
+    let unreadable = report.unreadable.iter();
+    let unreadable: Vec<_> =
+        unreadable.map(|(container, why)| json!({"container": container.0, "why": why})).collect();
+    let rest = json!({ "whole": report.is_whole(), "without_records": nobodys, "unreadable": unreadable });
+    let _ = writeln!(text, "{rest}");
     text
 }
 

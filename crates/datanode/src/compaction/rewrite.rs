@@ -1,14 +1,14 @@
 //! One compaction of one container.
 
 use super::settle::{settle, settle_or_note};
-use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_use, notes_of};
+use crate::container_reader::{ContainerReader, ReadRecord, Reading, disk_use, notes_of};
 use crate::datanode_disk::DatanodeDisk;
 use crate::deletion::forget_listed;
 use crate::index::records::ContainerState;
 use crate::index::{Facts, Moves};
 use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
-use crate::repeats::{Repeats, nonce_of};
+use crate::repeats::{self, Repeats, nonce_of};
 use anyhow::{Context, anyhow, ensure};
 use parking::Throttle;
 use planted::Bug;
@@ -159,9 +159,12 @@ impl<'a> Compaction<'a> {
         if self.moves.len() == 0 {
             return Ok(None);
         }
-        // A block that was discarded meanwhile has no row: its first record began it all the same.
+        // A block that was discarded meanwhile has no row: its first record began it all the same. It is listed
+        // before its row goes.
+        let mut repeats = repeats.found().await?;
         let listed = self.reader.newest_discards().await.context("read what was discarded")?;
-        let repeats = repeats.found(|index| listed.get(index).is_some()).await?;
+        repeats.retain(|index| listed.get(*index).is_none());
+        repeats::check_count(&repeats)?;
         let facts = Facts { terms: self.reader.contents().terms.clone(), repeats };
         Ok(Some(Copied { compaction: self, facts }))
     }
@@ -239,14 +242,15 @@ impl Copied<'_> {
         let is_as_begun = is_as_begun(disk, container, &before).await?;
         ensure_or(is_as_begun, "it was deleted meanwhile")?;
         check_may_be_compacted(disk, pipelines, container).await?;
-        check_hash(disk, container, &reader).await?;
+        let (read, last) = (Read::by(&reader), reader.contents().last);
+        drop(reader); // its list of discards may be large, and more of them are read below
+        check_hash(disk, container, &read).await?;
         let moves = Arc::new(moves);
         let checked = moves.clone();
         let check = disk.index.with(move |index| index.check_moves(container, start, &checked));
         check.await.context("look for all records in the copy")?;
         disk.space.name_discards(OWNERS_DIR, owner, &names).await.context("name discarded blocks")?;
 
-        let Contents { last, .. } = *reader.contents();
         let (first, last) = match before.is_compacted() {
             true => (before.first, before.last),
             false => (facts.terms.first, last.unwrap_or_default()),
@@ -265,6 +269,18 @@ impl Copied<'_> {
         let removed_bytes = removed.context("remove the old segments")?;
         measure_again(disk, container).await?;
         Ok(Done { written_bytes, removed_bytes })
+    }
+}
+
+/// The records that were read, as far as they are compared with what is known of them.
+struct Read {
+    hash: [u8; 32],
+    discards_digest: u64,
+}
+
+impl Read {
+    fn by(reader: &ContainerReader) -> Read {
+        Read { hash: reader.hash(), discards_digest: reader.discards().sum().digest }
     }
 }
 
@@ -301,16 +317,11 @@ async fn check_may_be_compacted(
 
 /// Checks that the records that were read have the container's hash, where that is known: a hash does not
 /// depend on places.
-async fn check_hash(
-    disk: &DatanodeDisk,
-    container: ContainerId,
-    reader: &ContainerReader,
-) -> Result<(), GivenUp> {
+async fn check_hash(disk: &DatanodeDisk, container: ContainerId, read: &Read) -> Result<(), GivenUp> {
     let now = disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await?;
     let measure = disk.index.with(move |index| index.measure(container)).await?;
     let known = measure.and_then(|measure| measure.hash);
-    if now.sum().digest != reader.discards().sum().digest || known.is_none_or(|known| known == reader.hash())
-    {
+    if now.sum().digest != read.discards_digest || known.is_none_or(|known| known == read.hash) {
         return Ok(());
     }
     Err(GivenUp::Damaged("its records do not have the hash that was computed of them before".to_owned()))

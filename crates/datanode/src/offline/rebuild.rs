@@ -5,7 +5,7 @@ use super::install::{self, BUILDING_DIR};
 use super::replay::{
     DamagedContainer, Replayed, Until, end_without_log, forget_let_go, is_let_go, replay, unwritten_ends,
 };
-use super::survey::{PipelineFiles, survey};
+use super::survey::{PipelineFiles, Survey, survey};
 use crate::container_end::ContainerEnd;
 use crate::index::Index;
 use crate::layout::DB_DIR;
@@ -22,8 +22,10 @@ pub struct RebuildOptions {
 #[derive(Debug)]
 pub struct RebuildReport {
     pub pipelines: Vec<RebuiltPipeline>,
-    /// Containers without a whole first record.
+    /// Containers without a record that says whose they are.
     pub nobodys: Vec<ContainerId>,
+    /// Containers of which nobody can say whose they are, as what would say so cannot be read, and why.
+    pub unreadable: Vec<(ContainerId, String)>,
 }
 
 #[derive(Debug)]
@@ -55,13 +57,16 @@ impl RebuildReport {
         self.losses().next().is_none()
     }
 
-    /// What an index that was there may have known and this one does not, pipeline by pipeline.
-    fn losses(&self) -> impl Iterator<Item = (PipelineId, &str)> {
-        self.pipelines.iter().flat_map(|rebuilt| {
+    /// What an index that was there may have known and this one does not, in words.
+    fn losses(&self) -> impl Iterator<Item = String> {
+        let of_pipelines = self.pipelines.iter().flat_map(|rebuilt| {
             let damaged = rebuilt.damaged.iter().map(|damaged| damaged.why.as_str());
             let losses = rebuilt.stopped.as_deref().into_iter().chain(damaged);
-            losses.map(|why| (rebuilt.pipeline, why))
-        })
+            losses.map(|why| format!("pipeline {}: {why}", rebuilt.pipeline))
+        });
+        let unreadable =
+            self.unreadable.iter().map(|(container, why)| format!("container {container}: {why}"));
+        of_pipelines.chain(unreadable)
     }
 }
 
@@ -78,18 +83,20 @@ impl OfflineDisk {
             pipelines.push(rebuilt.with_context(|| format!("rebuild pipeline {pipeline}"))?);
         }
         // Nobody can index what may be such a copy, and its files must not make this index look old.
-        survey.nobodys.iter().try_for_each(|container| index.begin_import(*container))?;
+        let unreadable = survey.unreadable.iter().map(|(container, _)| container);
+        survey.nobodys.iter().chain(unreadable).try_for_each(|container| index.begin_import(*container))?;
         index.flush()?;
         // The index is closed, so that all its files are as they stay.
         drop(index);
-        let report = RebuildReport { pipelines, nobodys: survey.nobodys };
-        if let Some((pipeline, why)) = report.losses().next()
+        let Survey { nobodys, unreadable, .. } = survey;
+        let report = RebuildReport { pipelines, nobodys, unreadable };
+        if let Some(why) = report.losses().next()
             && !options.accept_loss
             && install::has_index(&*self.real).await?
         {
             install::remove(&*self.real, BUILDING_DIR).await?;
             bail!(
-                "the index in {DB_DIR} stays: the segments do not hold all that it may know (pipeline {pipeline}: {why}). \
+                "the index in {DB_DIR} stays: the segments do not hold all that it may know ({why}). \
                  To replace it by what can still be read, repeat with --accept-loss"
             );
         }

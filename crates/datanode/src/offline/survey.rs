@@ -14,9 +14,11 @@ use types::{ContainerId, GroupId, GroupKind, OwnerId, PipelineId};
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub pipelines: BTreeMap<PipelineId, PipelineFiles>,
-    /// Containers without a whole first record: nobody can say whose they are. The open one of a pipeline
-    /// that has written nothing since it rolled is one.
+    /// Containers without a record that says whose they are. The open one of a pipeline that has written
+    /// nothing since it rolled is one.
     pub nobodys: Vec<ContainerId>,
+    /// Containers of which nobody can say whose they are, as what would say so cannot be read.
+    pub unreadable: Vec<(ContainerId, String)>,
 }
 
 #[derive(Debug, Default)]
@@ -48,9 +50,20 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
         let container = ContainerId(owner.0);
         let log = match log_in(disk, container).await {
-            // The word on its segments, or on what was given up in them, is damaged: they say whose they are.
-            Err(failure) if condemns(&failure) => log_of_any(disk, container).await?,
-            log => log.with_context(|| format!("read container {container}"))?,
+            Ok(Some(log)) => Some(log),
+            Err(failure) if !condemns(&failure) => {
+                return Err(failure.context(format!("read container {container}")));
+            }
+            // Its first record, its first segment, or the word on its segments is lost or damaged: what is
+            // left of them says whose they are.
+            first => match log_of_any(disk, container).await? {
+                (None, Some(why)) => {
+                    let why = first.err().map_or(why, |failure| format!("{failure:#}"));
+                    survey.unreadable.push((container, why));
+                    continue;
+                }
+                (log, _) => log,
+            },
         };
         let log = log.and_then(|log| GroupId::try_from(log).ok());
         match log.filter(|log| log.kind == GroupKind::Pipeline) {
@@ -63,28 +76,31 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     Ok(survey)
 }
 
-/// The log that the records of a container are of.
+/// The log that the first record of a container is of.
 async fn log_in(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<u64>> {
     let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
-    match reader.next().await? {
-        Some(record) => Ok(Some(record.walked.log)),
-        // The first record is damaged, or the container is empty: the records behind it may say.
-        None => log_of(disk, container, reader.discards().compacted().segments.start).await,
-    }
+    Ok(reader.next().await?.map(|record| record.walked.log))
 }
 
-/// The log that the records of any segment of a container say they are of.
-async fn log_of_any(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<u64>> {
+/// The log that the records of any segment of a container say they are of; and why one could not be read.
+async fn log_of_any(
+    disk: &Arc<dyn Disk>,
+    container: ContainerId,
+) -> anyhow::Result<(Option<u64>, Option<String>)> {
     let dir = container_dir(container);
     let mut names = disk.list(&dir).await.with_context(|| format!("list {dir}"))?;
     names.sort_unstable();
+    let mut unread = None;
     for name in names {
         let Some(name) = SegmentName::of_path(&format!("{dir}/{name}")) else { continue };
-        if let Some(log) = log_of(disk, container, name.segment).await? {
-            return Ok(Some(log));
+        match log_of(disk, container, name.segment).await {
+            Ok(Some(log)) => return Ok((Some(log), unread)),
+            Ok(None) => {}
+            Err(failure) if condemns(&failure) => unread = Some(format!("{failure:#}")),
+            Err(failure) => return Err(failure),
         }
     }
-    Ok(None)
+    Ok((None, unread))
 }
 
 /// The log that most of the first records of a container say they are of.
@@ -109,6 +125,37 @@ async fn hard_state(disk: &Arc<dyn Disk>, group: &str) -> anyhow::Result<Option<
             let file = opened.with_context(|| format!("open {path}"))?;
             let file = read_hard_state(file).await.with_context(|| format!("read {path}"))?;
             Ok(file.newest().copied())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offline::tests::{FIRST, Left, PIPELINE, SECOND};
+    use disk::RealDisk;
+    use diskhooks::{Act, HookedDisk};
+
+    const EIO: i32 = 5;
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_told_of_and_is_nobodys_only_where_nothing_says_more() {
+        let left = Left::of_small_blocks().await;
+        let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
+        for (unreadable, is_lost) in [("00000000.seg", false), (".seg", true)] {
+            let dir = container_dir(FIRST);
+            let hooked = HookedDisk::new(real.clone(), move |call| {
+                match call.path.starts_with(&dir) && call.path.ends_with(unreadable) {
+                    true => Act::Fail(std::io::Error::from_raw_os_error(EIO)),
+                    false => Act::Pass,
+                }
+            });
+            let disk: Arc<dyn Disk> = Arc::new(hooked);
+            let found = survey(&disk).await.unwrap();
+            let lost: Vec<_> = found.unreadable.iter().map(|(container, _)| *container).collect();
+            assert_eq!((lost.contains(&FIRST), found.nobodys.len()), (is_lost, 0), "{found:?}");
+            let of_log = &found.pipelines[&PIPELINE].containers;
+            assert_eq!((of_log.contains(&FIRST), of_log.contains(&SECOND)), (!is_lost, true), "{found:?}");
         }
     }
 }

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use types::{BlockId, ContainerId, GroupId, LogId, LogIndex, OwnerId, Payload, PipelineId, Term};
 
-const PIPELINE: PipelineId = PipelineId(3);
+pub(crate) const PIPELINE: PipelineId = PipelineId(3);
 pub(crate) const FIRST: ContainerId = ContainerId(100);
 pub(crate) const SECOND: ContainerId = ContainerId(101);
 pub(crate) const END: ContainerId = ContainerId(900);
@@ -622,7 +622,7 @@ async fn what_is_damaged_beside_the_segments_of_one_container_keeps_none_of_the_
 async fn what_is_damaged_and_forgotten_by_its_log_is_told_of_and_kept() {
     use crate::compaction::tests::{compacted, delete, open};
     let block = BlockId { container: FIRST, local: SMALL_BLOCKS.end - 1 };
-    for harmed in ["head", "first head", "compacted"] {
+    for harmed in ["head", "first head", "first segment", "compacted"] {
         let left = Left::of_small_blocks().await;
         let disk = open(&left).await;
         if harmed == "compacted" {
@@ -634,6 +634,7 @@ async fn what_is_damaged_and_forgotten_by_its_log_is_told_of_and_kept() {
         match harmed {
             "head" => left.flip(SEGMENT, place.offset as usize + 20),
             "first head" => left.flip(SEGMENT, 20),
+            "first segment" => left.lose(SEGMENT),
             file => left.flip(&format!("containers/{:016x}/{file}", FIRST.0), 30),
         }
         assert_eq!(left.open().list().await.unwrap().len(), 2, "{harmed}");

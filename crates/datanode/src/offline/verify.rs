@@ -183,6 +183,9 @@ impl OfflineDisk {
         for container in &survey.nobodys {
             report.of(*container).notes.push("no whole record is in it".to_owned());
         }
+        for (container, why) in &survey.unreadable {
+            report.of(*container).find(FindingKind::Damage, why.clone());
+        }
         for (&pipeline, files) in &survey.pipelines {
             let applied = match index {
                 Some(index) => index.applied(pipeline)?.map(|applied| applied.id.index),
