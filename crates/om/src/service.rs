@@ -8,7 +8,7 @@ use crate::reclaim::UnusedCounts;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::sweep::{Lacks, Sweep, SweepCounts};
-use crate::tables::{InGroup, InMemory, ROOT, Refusal};
+use crate::tables::{InGroup, InMemory, ROOT, Read, Refusal};
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use futures::stream::BoxStream;
@@ -212,43 +212,61 @@ impl OmService {
             return Err(Failure::invalid("the keys that one call looks up are of one group"));
         }
         let begun = Instant::now();
-        let db = self.current_of(group, request.any_member).await;
-        let (mut replies, mut bytes) = (Vec::with_capacity(lookups.len()), 0);
-        for (nth, lookup) in lookups.iter().enumerate() {
+        let found = match self.current_of(group, request.any_member).await {
+            Ok(db) => self.look_up(db, lookups).await?,
+            Err(failure) => lookups.iter().map(|_| Some(Err(failure.clone()))).collect(),
+        };
+        let reply = |found: Option<Result<Key, Failure>>| match found {
+            Some(found) => {
+                self.counted.note("lookup_key", begun, found.as_ref().err());
+                LookupReply::from(found)
+            }
+            None => LookupReply::default(),
+        };
+        Ok(LookupKeysResponse { replies: found.into_iter().map(reply).collect() })
+    }
+
+    /// Looks keys up: in place those whose rows are in memory, and then the others on a thread that may wait
+    /// for a disk. `None` is in the place of those for which the answer has no room.
+    async fn look_up(
+        &self,
+        db: Arc<Db>,
+        lookups: Vec<Lookup>,
+    ) -> Result<Vec<Option<Result<Key, Failure>>>, Failure> {
+        let (mut found, mut bytes, mut rest) = (vec![None; lookups.len()], 0, Vec::new());
+        for (nth, lookup) in lookups.into_iter().enumerate() {
             if bytes > LOOKED_UP_BYTES_MAX {
-                replies.push(LookupReply::default());
-                continue;
+                break;
             }
             if nth % READ_IN_A_ROW == READ_IN_A_ROW - 1 {
                 yield_now().await;
             }
-            let found = match &db {
-                Ok(db) => self.look_up(db, lookup).await,
-                Err(failure) => Err(failure.clone()),
-            };
-            self.counted.note("lookup_key", begun, found.as_ref().err());
-            let reply = LookupReply::from(found);
-            bytes += reply.encoded_len();
-            replies.push(reply);
-        }
-        Ok(LookupKeysResponse { replies })
-    }
-
-    /// Looks a key up in place, where its rows are in memory, and else on a thread that may wait for a disk.
-    async fn look_up(&self, db: &Arc<Db>, lookup: &Lookup) -> Result<Key, Failure> {
-        let place = place_of(lookup.place)?.map(InGroup::from);
-        match queries::lookup_key(&InMemory(db), place, lookup) {
-            // Whatever is wrong comes up again on the thread that may wait.
-            Err(Refusal::Broken(_)) => {}
-            found => {
-                self.counted.lookups.in_place.count();
-                return found.map_err(refusal);
+            match look_up_in(&InMemory(&db), &lookup) {
+                // Whatever is wrong comes up again on the thread that may wait.
+                Err(Refusal::Broken(_)) => rest.push((nth, lookup)),
+                looked => {
+                    self.counted.lookups.in_place.count();
+                    bytes += looked.as_ref().map_or(0, Key::encoded_len);
+                    found[nth] = Some(looked.map_err(refusal));
+                }
             }
         }
-        self.counted.lookups.waited.count();
-        let (db, lookup) = (db.clone(), lookup.clone());
-        let found = raft::blocking(move || queries::lookup_key(&*db, place, &lookup)).await;
-        found.map_err(|error| Failure::internal(format!("read tables: {error}")))?.map_err(refusal)
+        if rest.is_empty() || bytes > LOOKED_UP_BYTES_MAX {
+            return Ok(found);
+        }
+        self.counted.lookups.waited.add(rest.len() as u64);
+        let read = raft::blocking(move || {
+            for (nth, lookup) in rest {
+                let looked = look_up_in(&*db, &lookup);
+                bytes += looked.as_ref().map_or(0, Key::encoded_len);
+                found[nth] = Some(looked.map_err(refusal));
+                if bytes > LOOKED_UP_BYTES_MAX {
+                    break;
+                }
+            }
+            found
+        });
+        read.await.map_err(|error| Failure::internal(format!("read tables: {error}")))
     }
 
     /// The tables of a group, as they are now or later.
@@ -493,6 +511,11 @@ fn place_of(place: Option<BucketPlace>) -> Result<Option<BucketPlace>, Failure> 
         Some(BucketPlace { number: 0, .. }) => Err(Failure::invalid("no bucket has the number 0")),
         place => Ok(place),
     }
+}
+
+fn look_up_in(tables: &impl Read, lookup: &Lookup) -> Result<Key, Refusal> {
+    let place = place_of(lookup.place)?.map(InGroup::from);
+    queries::lookup_key(tables, place, lookup)
 }
 
 fn refusal(refusal: Refusal) -> Failure {

@@ -146,6 +146,8 @@ fn apply(
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::ops::testing::{commit_request, pieces};
@@ -166,22 +168,22 @@ mod tests {
     use types::{LogId, LogIndex, OwnerId, Term};
 
     /// Tables and what follows from them.
-    struct Machine {
-        db: Db,
+    pub(super) struct Machine {
+        pub(super) db: Db,
         remembered: Remembered,
     }
 
-    fn open(path: &Path) -> Machine {
+    pub(super) fn open(path: &Path) -> Machine {
         let db = Db::open(path, &statedb::DbOptions::default()).unwrap();
         let remembered = Remembered::read(&db).unwrap();
         Machine { db, remembered }
     }
 
-    fn applied_index(machine: &Machine) -> u64 {
+    pub(super) fn applied_index(machine: &Machine) -> u64 {
         machine.db.applied(APPLIED_KEY).unwrap().unwrap().id.index.0
     }
 
-    fn prepared<O: Operation>(number: u64, request: O::Request) -> OmCommand {
+    pub(super) fn prepared<O: Operation>(number: u64, request: O::Request) -> OmCommand {
         prepared_as::<O>(number, u128::from(number) << 64, request)
     }
 
@@ -194,7 +196,7 @@ mod tests {
         CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None }
     }
 
-    fn committed(index: u64, meta: Vec<u8>) -> Committed {
+    pub(super) fn committed(index: u64, meta: Vec<u8>) -> Committed {
         Committed {
             id: LogId { term: Term(1), index: LogIndex(index) },
             meta: Bytes::from(meta),
@@ -209,7 +211,7 @@ mod tests {
         (0..).zip(commands).map(|(index, command)| committed(index, entry(command))).collect()
     }
 
-    fn apply(machine: &mut Machine, batch: &[Committed]) -> Vec<OmReply> {
+    pub(super) fn apply(machine: &mut Machine, batch: &[Committed]) -> Vec<OmReply> {
         let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::from("m") };
         let Machine { db, remembered } = machine;
         let (replies, _) =
