@@ -1,10 +1,11 @@
 //! Names that are written to and looked up in three OMs, each a process: rates, latencies, processor time of
 //! all OMs together, syncs of their logs and bytes that reached the device, beside a second binary if one is
 //! given. Ends with one line of JSON. `./dev bench namespace [--quick] [--peer BINARY] [--count=N] [--oms=N]
-//! [--groups=N]`; with `--idle=SECONDS` what OMs cost that nobody uses, and no more.
+//! [--groups=N]`; with `--idle=SECONDS` what OMs cost that nobody uses, and with `--large` a namespace of millions,
+//! and no more.
 
 use flotilla_benches::flotilla_binary;
-use flotilla_benches::namespace::{Load, Measured, OmCluster, load};
+use flotilla_benches::namespace::{Large, Load, Measured, OmCluster, load};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,13 +20,15 @@ struct Plan {
     groups: u64,
     /// The time for which it is measured what OMs cost without any load, and nothing else.
     idle: Option<Duration>,
+    /// Whether one large bucket is measured: its pages, a restart, a move, and its blocks when it is deleted.
+    large: bool,
     /// Another flotilla binary, which takes turns with ours.
     peer: Option<PathBuf>,
 }
 
 impl Plan {
     fn of(arguments: &[String]) -> Result<Plan, String> {
-        let mut plan = Plan { count: 1_000_000, oms: 3, groups: 1, idle: None, peer: None };
+        let mut plan = Plan { count: 1_000_000, oms: 3, groups: 1, idle: None, large: false, peer: None };
         let mut arguments = arguments.iter();
         let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
         while let Some(argument) = arguments.next() {
@@ -36,6 +39,7 @@ impl Plan {
                 ("--oms", value) => plan.oms = number(value)? as usize,
                 ("--groups", value) => plan.groups = number(value)?.max(1),
                 ("--idle", value) => plan.idle = Some(Duration::from_secs(number(value)?)),
+                ("--large", "") => plan.large = true,
                 ("--peer", "") => plan.peer = Some(arguments.next().ok_or("--peer of what?")?.into()),
                 ("--peer", value) => plan.peer = Some(value.into()),
                 _ => return Err(format!("unknown argument {argument}")),
@@ -69,6 +73,11 @@ fn main() -> anyhow::Result<()> {
         eprintln!("{wrong}");
         std::process::exit(2);
     });
+    if plan.large {
+        let measured = Large { names: plan.count, oms: plan.oms }.run()?;
+        println!("{}", json!({"bench": "namespace", "arguments": arguments, "large": measured}));
+        return Ok(());
+    }
     let start = |binary: &Path| OmCluster::start(binary, plan.oms, plan.groups);
     let mut clusters = vec![("flotilla", start(&flotilla_binary())?)];
     if let Some(peer) = &plan.peer {
@@ -106,6 +115,7 @@ fn main() -> anyhow::Result<()> {
             count,
             first: if row.kind == "names" { first } else { 0 },
             written: plan.count,
+            directories: 0,
         };
         if row.kind == "names" {
             first += count;

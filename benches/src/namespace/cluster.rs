@@ -22,7 +22,7 @@ pub struct OmCluster {
     pub scm: String,
     pub groups: u64,
     pub(super) oms: Vec<OmProcess>,
-    _scm: Process,
+    scm_process: Process,
     // Last, so that the processes end before their directories go.
     _dir: TempDir,
 }
@@ -47,9 +47,19 @@ pub(super) struct Spent {
 impl OmCluster {
     /// Starts a cluster with all groups on all OMs, their leaders spread, and a bucket in each group.
     pub fn start(binary: &Path, oms: usize, groups: u64) -> anyhow::Result<OmCluster> {
+        OmCluster::start_with(binary, oms, groups, "")
+    }
+
+    /// Starts a cluster whose OMs have these arguments besides.
+    pub(super) fn start_with(
+        binary: &Path,
+        oms: usize,
+        groups: u64,
+        om_args: &str,
+    ) -> anyhow::Result<OmCluster> {
         let dir = tempfile::tempdir()?;
         let scm = free_addresses(1).remove(0);
-        let start = |name: &str, roles: &str, rpc: &str| {
+        let start = |name: &str, roles: &str, rpc: &str, more: &str| {
             let (meta, count) = (dir.path().join(name).display().to_string(), groups.to_string());
             let words = [
                 "server",
@@ -66,13 +76,13 @@ impl OmCluster {
                 "--om-groups",
                 &count,
             ];
-            let words = words.map(str::to_owned).to_vec();
+            let words = words.into_iter().chain(more.split_whitespace()).map(str::to_owned).collect();
             let (process, ready) = Process::start(binary, dir.path(), name, words);
             OmProcess { process, http: ready["HTTP"].clone() }
         };
-        let scm_process = start("scm", "scm", &scm).process;
-        let oms = (0..oms).map(|at| start(&format!("om{at}"), "om", "127.0.0.1:0")).collect();
-        let cluster = OmCluster { scm: scm.clone(), groups, oms, _scm: scm_process, _dir: dir };
+        let scm_process = start("scm", "scm", &scm, "").process;
+        let oms = (0..oms).map(|at| start(&format!("om{at}"), "om", "127.0.0.1:0", om_args)).collect();
+        let cluster = OmCluster { scm: scm.clone(), groups, oms, scm_process, _dir: dir };
         cluster.until_whole()?;
         for group in 0..groups {
             cluster.admin(&["bucket", "create", &OmCluster::bucket(group), "--group", &group.to_string()])?;
@@ -85,7 +95,7 @@ impl OmCluster {
         format!("load{group}")
     }
 
-    fn admin(&self, words: &[&str]) -> anyhow::Result<String> {
+    pub(super) fn admin(&self, words: &[&str]) -> anyhow::Result<String> {
         let said =
             Command::new(flotilla_binary()).args(["admin", "--scm", &self.scm]).args(words).output()?;
         let why = String::from_utf8_lossy(&said.stderr);
@@ -93,7 +103,7 @@ impl OmCluster {
         Ok(String::from_utf8(said.stdout)?)
     }
 
-    fn until_whole(&self) -> anyhow::Result<()> {
+    pub(super) fn until_whole(&self) -> anyhow::Result<()> {
         let give_up = Instant::now() + WHOLE_WITHIN;
         loop {
             let said = self.admin(&["om", "groups", "--json"]);
@@ -141,6 +151,19 @@ impl OmCluster {
     /// The memory of the OM that has the most.
     pub fn resident_bytes(&self) -> u64 {
         self.oms.iter().map(|om| Usage::resident_bytes_of(om.process.pid())).max().unwrap_or_default()
+    }
+
+    pub fn resident_bytes_of_scm(&self) -> u64 {
+        Usage::resident_bytes_of(self.scm_process.pid())
+    }
+
+    /// Kills all OMs at once, starts them again, and returns when all say that they are ready.
+    pub(super) fn kill_and_start_again(&mut self) {
+        self.oms.iter_mut().for_each(|om| om.process.kill9());
+        self.oms.iter_mut().for_each(|om| om.process.spawn_again());
+        for om in &mut self.oms {
+            om.http = om.process.wait_ready()["HTTP"].clone();
+        }
     }
 
     /// The processor time of all OMs, in percent of a core, and how often a thread of theirs wakes in a

@@ -15,6 +15,8 @@ pub struct Load<'a> {
     pub first: u64,
     /// The number of names that were written before.
     pub written: u64,
+    /// The directories over which names are spread; 0: there are none.
+    pub directories: u64,
 }
 
 /// The measurements of a load: what the clients saw, and what the OMs spent on it, all together.
@@ -51,8 +53,13 @@ impl Measured {
 
 /// Loads all groups alike, with names of 256 bytes and a KiB of metadata.
 pub fn load(cluster: &OmCluster, load: Load<'_>) -> anyhow::Result<Measured> {
+    load_groups(cluster, load, cluster.groups)
+}
+
+/// Loads so many groups alike.
+pub(super) fn load_groups(cluster: &OmCluster, load: Load<'_>, groups: u64) -> anyhow::Result<Measured> {
     let before = cluster.spent()?;
-    let each = (0..cluster.groups).map(|group| load_begin(cluster, load, group));
+    let each = (0..groups).map(|group| load_begin(cluster, load, group, groups));
     let each = each.collect::<anyhow::Result<Vec<Child>>>()?;
     let said = each.into_iter().map(load_end).collect::<anyhow::Result<Vec<Vec<Value>>>>()?;
     let after = cluster.spent()?;
@@ -81,14 +88,20 @@ fn joined(totals: &[&Value]) -> Value {
     })
 }
 
-fn load_begin(cluster: &OmCluster, load: Load<'_>, group: u64) -> anyhow::Result<Child> {
-    let share = |all: u64| (all / cluster.groups).max(1);
+pub(super) fn load_begin(
+    cluster: &OmCluster,
+    load: Load<'_>,
+    group: u64,
+    groups: u64,
+) -> anyhow::Result<Child> {
+    let share = |all: u64| (all / groups).max(1);
     let numbers = [
         ("--clients", share(load.clients.into())),
         ("--connections", share(load.connections.into())),
         ("--count", share(load.count)),
         ("--first", load.first),
         ("--written", share(load.written)),
+        ("--directories", load.directories),
         ("--name-bytes", 256),
         ("--metadata-bytes", 1024),
     ];
@@ -102,7 +115,7 @@ fn load_begin(cluster: &OmCluster, load: Load<'_>, group: u64) -> anyhow::Result
 }
 
 /// The lines that `flotilla load` printed, of which the last one is the total.
-fn load_end(load: Child) -> anyhow::Result<Vec<Value>> {
+pub(super) fn load_end(load: Child) -> anyhow::Result<Vec<Value>> {
     let said = load.wait_with_output()?;
     ensure!(said.status.success(), "flotilla load: {}", said.status);
     let text = String::from_utf8(said.stdout)?;

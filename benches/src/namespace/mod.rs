@@ -1,7 +1,9 @@
 //! The namespace alone: OMs and an SCM as processes, and `flotilla load` on them.
 
 mod cluster;
+mod large;
 mod load;
 
 pub use cluster::OmCluster;
+pub use large::Large;
 pub use load::{Load, Measured, load};

@@ -40,6 +40,9 @@ pub(crate) struct LoadArgs {
     /// Bytes of a name
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(64..=1024))]
     pub name_bytes: u16,
+    /// Directories over which names are spread; 0: there are none
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub directories: u64,
     /// Bytes of the metadata of a user that each name has
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=2000))]
     pub metadata_bytes: u16,

@@ -16,6 +16,7 @@ const METADATA_NAME: &str = "load";
 pub(super) struct Content {
     pub(super) seed: u64,
     pub(super) name_bytes: usize,
+    pub(super) directories: u64,
     pub(super) metadata_bytes: usize,
     pub(super) object_bytes: u64,
 }
@@ -38,7 +39,11 @@ impl Content {
     /// name sorts.
     pub(super) fn name(&self, number: u64) -> Bytes {
         let mut drawn = self.draws(number, 0, Purpose::Name);
-        let mut name = format!("load/{:x}/{:016x}-{number}-", self.seed, drawn.next_u64());
+        let mut name = format!("load/{:x}/", self.seed);
+        if self.directories > 0 {
+            name += &format!("{:x}/", number % self.directories);
+        }
+        name += &format!("{:016x}-{number}-", drawn.next_u64());
         while name.len() < self.name_bytes {
             name += &format!("{:016x}", drawn.next_u64());
         }
@@ -157,7 +162,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    const CONTENT: Content = Content { seed: 7, name_bytes: 80, metadata_bytes: 100, object_bytes: 200_000 };
+    const CONTENT: Content =
+        Content { seed: 7, name_bytes: 80, directories: 0, metadata_bytes: 100, object_bytes: 200_000 };
 
     #[test]
     fn numbers_have_names_and_bytes_of_their_own_and_always_the_same() {
@@ -172,6 +178,8 @@ mod tests {
         assert_ne!(CONTENT.attributes(one), CONTENT.attributes(again));
         assert_ne!(CONTENT.key(one), CONTENT.key(again));
         assert_ne!(Content { seed: 8, ..CONTENT }.name(1), CONTENT.name(1));
+        let spread = Content { directories: 20, ..CONTENT };
+        assert!(spread.name(39).starts_with(b"load/7/13/") && spread.name(39).len() == 80);
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub(crate) async fn run(args: LoadArgs) -> anyhow::Result<u8> {
         content: Content {
             seed: args.seed,
             name_bytes: args.name_bytes.into(),
+            directories: args.directories,
             metadata_bytes,
             object_bytes: args.object_bytes,
         },
