@@ -58,7 +58,8 @@ impl OmCluster {
         om_args: &str,
     ) -> anyhow::Result<OmCluster> {
         let dir = tempfile::tempdir()?;
-        let scm = free_addresses(1).remove(0);
+        let mut addresses = free_addresses(1 + oms);
+        let scm = addresses.remove(0);
         let start = |name: &str, roles: &str, rpc: &str, more: &str| {
             let (meta, count) = (dir.path().join(name).display().to_string(), groups.to_string());
             let words = [
@@ -81,7 +82,8 @@ impl OmCluster {
             OmProcess { process, http: ready["HTTP"].clone() }
         };
         let scm_process = start("scm", "scm", &scm, "").process;
-        let oms = (0..oms).map(|at| start(&format!("om{at}"), "om", "127.0.0.1:0", om_args)).collect();
+        let oms = (0..).zip(&addresses);
+        let oms = oms.map(|(at, rpc)| start(&format!("om{at}"), "om", rpc, om_args)).collect();
         let cluster = OmCluster { scm: scm.clone(), groups, oms, scm_process, _dir: dir };
         cluster.until_whole()?;
         for group in 0..groups {

@@ -11,6 +11,9 @@ pub(crate) const INCOMING_DIR: &str = "incoming";
 /// The directory of the index.
 pub(crate) const DB_DIR: &str = "db";
 
+/// The directory of what was put aside when an index was rebuilt: containers of which no record is left.
+pub(crate) const LOST_DIR: &str = "lost";
+
 pub(crate) fn container_dir(container: ContainerId) -> String {
     format!("{OWNERS_DIR}/{:016x}", OwnerId::from(container).0)
 }

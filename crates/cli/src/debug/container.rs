@@ -188,8 +188,8 @@ fn rebuilt_text(report: &RebuildReport) -> String {
     for container in &report.nobodys {
         let _ = writeln!(text, "container {container}: no whole record is in it");
     }
-    for (container, why) in &report.unreadable {
-        let _ = writeln!(text, "DAMAGED: container {container} cannot be read, nor whose it is: {why}");
+    for (container, why) in &report.lost {
+        let _ = writeln!(text, "LOST: of container {container} nothing can be read, nor whose it was: {why}");
     }
     text += "the index was replaced\n";
     text
@@ -215,10 +215,9 @@ fn rebuilt_json(report: &RebuildReport) -> String {
         let _ = writeln!(text, "{value}");
     }
     let nobodys: Vec<_> = report.nobodys.iter().map(|container| container.0).collect();
-    let unreadable = report.unreadable.iter();
-    let unreadable: Vec<_> =
-        unreadable.map(|(container, why)| json!({"container": container.0, "why": why})).collect();
-    let rest = json!({ "whole": report.is_whole(), "without_records": nobodys, "unreadable": unreadable });
+    let lost = report.lost.iter();
+    let lost: Vec<_> = lost.map(|(container, why)| json!({"container": container.0, "why": why})).collect();
+    let rest = json!({ "whole": report.is_whole(), "without_records": nobodys, "lost": lost });
     let _ = writeln!(text, "{rest}");
     text
 }

@@ -10,10 +10,11 @@ use crate::deletion::delete_blocks;
 use crate::import::incoming::Incoming;
 use crate::import::manifest::Manifest;
 use crate::index::Measure;
+use crate::index::records::ContainerState;
 use crate::inventory::Inventory;
 use crate::layout::OWNERS_DIR;
-use crate::offline::OfflineDisk;
 use crate::offline::tests::{FIRST, LARGE_BLOCK, Left, SMALL_BLOCKS, SMALL_BYTES, bytes_of};
+use crate::offline::{OfflineDisk, RebuildOptions};
 use crate::options::DatanodeOptions;
 use crate::pipelines::Pipelines;
 use disk::RealDisk;
@@ -471,9 +472,36 @@ async fn a_copy_of_a_compacted_container_is_the_same_and_is_compacted_in_its_tur
     let report = OfflineDisk::open(dir.path()).unwrap().verify(None).await.unwrap();
     assert!(report.is_whole(), "{report:#?}");
     assert!(OfflineDisk::open(dir.path()).unwrap().rebuild(Default::default()).await.unwrap().is_whole());
-    let real = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
-    let disk = DatanodeDisk::open(real, &options(), Inventory::default()).await.unwrap();
-    assert_eq!(look(&Arc::new(disk)).await.unwrap(), expect);
+    let opened = async || {
+        let real = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
+        DatanodeDisk::open(real, &options(), Inventory::default()).await.unwrap()
+    };
+    assert_eq!(look(&Arc::new(opened().await)).await.unwrap(), expect);
+
+    // Where it ends is written down with it, whatever of it can be read: SCM has it replaced.
+    let files = dir.path().join(format!("containers/{:016x}", FIRST.0));
+    let segments = std::fs::read_dir(&files).unwrap().map(|file| file.unwrap().path());
+    let segment = segments.filter(|path| path.extension().is_some_and(|it| it == "seg")).min().unwrap();
+    for (harmed, byte) in [(segment, 20), (files.join("discarded"), 40), (files.join("compacted"), 40)] {
+        let whole = std::fs::read(&harmed).unwrap();
+        let mut bytes = whole.clone();
+        bytes[byte] ^= 1;
+        std::fs::write(&harmed, bytes).unwrap();
+        let rebuild = async |accept_loss| {
+            let disk = OfflineDisk::open(dir.path()).unwrap();
+            disk.rebuild(RebuildOptions { accept_loss }).await.map_err(|why| format!("{why:#}"))
+        };
+        let refused = rebuild(false).await.map(drop);
+        assert!(refused.is_err_and(|why| why.contains("--accept-loss")), "{harmed:?}");
+        assert!(!rebuild(true).await.unwrap().is_whole(), "{harmed:?}");
+        let index = opened().await.index;
+        let record = index.container(FIRST).unwrap().unwrap();
+        assert_eq!((record.state, record.last), (ContainerState::Closed, Some(last)), "{harmed:?}");
+        assert!(index.unhealthy(FIRST).unwrap().is_some(), "{harmed:?}");
+        std::fs::write(&harmed, whole).unwrap();
+        drop(index);
+    }
+    assert!(OfflineDisk::open(dir.path()).unwrap().rebuild(Default::default()).await.unwrap().is_whole());
 }
 
 /// The list as it was before it had names.

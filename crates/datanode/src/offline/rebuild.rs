@@ -8,9 +8,11 @@ use super::replay::{
 use super::survey::{PipelineFiles, Survey, survey};
 use crate::container_end::ContainerEnd;
 use crate::index::Index;
-use crate::layout::DB_DIR;
+use crate::layout::{DB_DIR, LOST_DIR, OWNERS_DIR, container_dir};
 use crate::spec_file;
 use anyhow::{Context, bail};
+use disk::Disk;
+use std::collections::BTreeSet;
 use types::{ContainerId, LogIndex, PipelineId};
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,10 +24,10 @@ pub struct RebuildOptions {
 #[derive(Debug)]
 pub struct RebuildReport {
     pub pipelines: Vec<RebuiltPipeline>,
-    /// Containers without a record that says whose they are.
+    /// Containers without a record, of which nothing is lost.
     pub nobodys: Vec<ContainerId>,
-    /// Containers of which nobody can say whose they are, as what would say so cannot be read, and why.
-    pub unreadable: Vec<(ContainerId, String)>,
+    /// Containers of which nothing can be read, not even whose they are, and why.
+    pub lost: Vec<(ContainerId, String)>,
 }
 
 #[derive(Debug)]
@@ -64,10 +66,17 @@ impl RebuildReport {
             let losses = rebuilt.stopped.as_deref().into_iter().chain(damaged);
             losses.map(|why| format!("pipeline {}: {why}", rebuilt.pipeline))
         });
-        let unreadable =
-            self.unreadable.iter().map(|(container, why)| format!("container {container}: {why}"));
-        of_pipelines.chain(unreadable)
+        of_pipelines.chain(self.lost.iter().map(|(container, why)| format!("container {container}: {why}")))
     }
+}
+
+/// What rebuilding pipelines says of what stands beside their segments.
+#[derive(Default)]
+struct Beside {
+    /// The ends of containers that are yet to be written down.
+    ends: Vec<(ContainerId, ContainerEnd)>,
+    /// Containers to which some log may have come, or be yet to come, without having written there.
+    awaited: BTreeSet<ContainerId>,
 }
 
 impl OfflineDisk {
@@ -77,19 +86,27 @@ impl OfflineDisk {
         install::finish(&*self.real).await?;
         let survey = survey(&self.disk()).await?;
         let index = self.open_index(BUILDING_DIR).await?;
-        let (mut pipelines, mut ends) = (Vec::new(), Vec::new());
+        let (mut pipelines, mut beside) = (Vec::new(), Beside::default());
         for (&pipeline, files) in &survey.pipelines {
-            let rebuilt = self.rebuild_pipeline(&index, pipeline, files, &mut ends).await;
+            let rebuilt = self.rebuild_pipeline(&index, pipeline, files, &mut beside).await;
             pipelines.push(rebuilt.with_context(|| format!("rebuild pipeline {pipeline}"))?);
         }
         // Nobody can index what may be such a copy, and its files must not make this index look old.
         let unreadable = survey.unreadable.iter().map(|(container, _)| container);
         survey.nobodys.iter().chain(unreadable).try_for_each(|container| index.begin_import(*container))?;
+        // What a roll names and is not here has a row by now, and a directory for the word on its end.
+        let mut leftovers = Vec::new();
+        for container in survey.nobodys.iter().filter(|it| !beside.awaited.contains(it)) {
+            leftovers.extend(index.container(*container)?.is_none().then_some(*container));
+        }
         index.flush()?;
         // The index is closed, so that all its files are as they stay.
         drop(index);
-        let Survey { nobodys, unreadable, .. } = survey;
-        let report = RebuildReport { pipelines, nobodys, unreadable };
+        let Survey { nobodys, unreadable: mut lost, .. } = survey;
+        let known = self.known_before(&leftovers).await;
+        lost.extend(known.iter().map(|container| (*container, "no record is left in it".to_owned())));
+        let nobodys = nobodys.into_iter().filter(|container| !known.contains(container)).collect();
+        let report = RebuildReport { pipelines, nobodys, lost };
         if let Some(why) = report.losses().next()
             && !options.accept_loss
             && install::has_index(&*self.real).await?
@@ -102,8 +119,12 @@ impl OfflineDisk {
         }
         // The files are written before the index says the same: who reads a container that is over looks for
         // where it ends.
-        for (container, end) in ends {
+        for (container, end) in beside.ends {
             end.write(&*self.real, container).await?;
+        }
+        // A copy could not take the place of such a directory, in which nobody would ever look again.
+        for container in leftovers {
+            put_aside(&*self.real, container).await?;
         }
         // The index does not know these pipelines: beside a spec, also one that cannot be read, it would pass
         // for older than its disk.
@@ -114,12 +135,26 @@ impl OfflineDisk {
         Ok(report)
     }
 
+    /// Those of these containers that the index which is there has; all of them where there is none, or it
+    /// cannot be read.
+    async fn known_before(&self, containers: &[ContainerId]) -> BTreeSet<ContainerId> {
+        let mut known: BTreeSet<ContainerId> = containers.iter().copied().collect();
+        if !known.is_empty()
+            && install::has_index(&*self.real).await.is_ok_and(|has| has)
+            && let Ok(index) = self.open_index(DB_DIR).await
+        {
+            let has = |container: &ContainerId| !matches!(index.container(*container), Ok(None));
+            known.retain(has);
+        }
+        known
+    }
+
     async fn rebuild_pipeline(
         &self,
         index: &Index,
         pipeline: PipelineId,
         files: &PipelineFiles,
-        ends: &mut Vec<(ContainerId, ContainerEnd)>,
+        beside: &mut Beside,
     ) -> anyhow::Result<RebuiltPipeline> {
         let let_go = is_let_go(&self.disk(), pipeline).await?;
         let until = match &files.hard_state {
@@ -127,7 +162,7 @@ impl OfflineDisk {
             None if let_go => Until::All,
             None => Until::Lost,
         };
-        let Replayed { containers, applied, stopped, missing, damaged } =
+        let Replayed { containers, applied, stopped, missing, damaged, awaited } =
             replay(&self.disk(), pipeline, files, index, until).await?;
         for contents in &containers {
             let gone = contents.discards.iter().map(|record| record.tag);
@@ -142,7 +177,8 @@ impl OfflineDisk {
         for lost in missing {
             index.add_lost(pipeline, lost, ContainerEnd::LOST)?;
         }
-        ends.extend(unwritten_ends(&self.disk(), pipeline, index).await?);
+        beside.ends.extend(unwritten_ends(&self.disk(), pipeline, index).await?);
+        beside.awaited.extend(awaited);
         let log = match files.hard_state {
             None => RebuiltLog::Gone,
             Some(_) => match spec_file::read(&*self.real, pipeline).await {
@@ -158,4 +194,19 @@ impl OfflineDisk {
         let containers = containers.iter().map(|contents| contents.container).collect();
         Ok(RebuiltPipeline { pipeline, containers, applied, stopped, damaged, log })
     }
+}
+
+/// Moves a container's directory to where nobody looks for containers; one that was moved there before goes.
+async fn put_aside(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<()> {
+    let (from, to) = (container_dir(container), format!("{LOST_DIR}/{:016x}", container.0));
+    let put = async {
+        disk.create_dir_all(LOST_DIR).await?;
+        if !disk.list(&to).await?.is_empty() {
+            disk.remove_dir_all(&to).await?;
+        }
+        disk.rename(&from, &to).await?;
+        disk.sync_dir(LOST_DIR).await?;
+        disk.sync_dir(OWNERS_DIR).await
+    };
+    put.await.with_context(|| format!("put {from} aside, as {to}"))
 }

@@ -60,21 +60,29 @@ pub(super) struct Replayed {
     /// Containers that others name and that are not here: deleted, or lost, and no record says which.
     pub missing: Vec<ContainerId>,
     pub damaged: Vec<DamagedContainer>,
+    /// Containers to which the log may have come, or be yet to come.
+    pub awaited: BTreeSet<ContainerId>,
 }
 
-/// A container that is here, and was not read to its end, of which nobody here can say where that is. What
-/// was read of it is in the index.
+/// A container that is here, and was not read to its end. What was read of it is in the index.
 #[derive(Debug)]
 pub struct DamagedContainer {
     pub container: ContainerId,
-    /// The last of its records that could be read.
-    pub(super) last: Option<LogId>,
+    /// The end of the container: the one that was copied with it, or where the reading of it ended, of one of
+    /// which nothing here says where it ends.
+    pub(super) end: ContainerEnd,
     pub why: String,
 }
 
 impl DamagedContainer {
     fn unread(container: ContainerId, why: String) -> DamagedContainer {
-        DamagedContainer { container, last: None, why }
+        DamagedContainer { container, end: ContainerEnd::LOST, why }
+    }
+
+    /// A copy, of which its manifest says where it ends.
+    fn copied(manifest: &Manifest, why: String) -> DamagedContainer {
+        let last = Some(manifest.last).filter(|last| *last != LogId::default());
+        DamagedContainer { container: manifest.container, end: ContainerEnd::closed(last), why }
     }
 }
 
@@ -104,7 +112,20 @@ impl ContainerContents {
     }
 
     fn as_damaged(&self) -> DamagedContainer {
-        DamagedContainer { container: self.container, last: self.last, why: end_text(self) }
+        let end = ContainerEnd { last: self.last, ..ContainerEnd::LOST };
+        DamagedContainer { container: self.container, end, why: end_text(self) }
+    }
+
+    /// The reason why this is not all of what was copied here.
+    fn lacks_of(&self, manifest: &Manifest) -> Option<String> {
+        let last = self.last.unwrap_or_default();
+        match self.end {
+            WalkEnd::Bad { .. } => Some(end_text(self)),
+            _ if last != manifest.last => {
+                Some(format!("it ends with entry {}, not {}", last.index, manifest.last.index))
+            }
+            WalkEnd::Rolled { .. } | WalkEnd::Unfinished { .. } => None,
+        }
     }
 }
 
@@ -150,9 +171,14 @@ pub(super) async fn replay(
                     copied.insert(container);
                     match replay_imported(disk, &manifest, index).await {
                         Err(failure) if condemns(&failure) => {
-                            damaged.push(DamagedContainer::unread(container, format!("{failure:#}")));
+                            damaged.push(DamagedContainer::copied(&manifest, format!("{failure:#}")));
                         }
-                        contents => containers.push(contents?),
+                        contents => {
+                            let contents = contents?;
+                            let lacks = contents.lacks_of(&manifest);
+                            damaged.extend(lacks.map(|why| DamagedContainer::copied(&manifest, why)));
+                            containers.push(contents);
+                        }
                     }
                 }
                 None => {
@@ -215,9 +241,8 @@ pub(super) async fn replay(
     let own: Vec<&ContainerContents> = own.collect();
     set_ends(disk, pipeline, index, &own, files.hard_state.is_none(), has_all).await?;
     set_missing(disk, pipeline, index, &mut missing).await?;
-    for DamagedContainer { container, last, why } in &damaged {
-        let end = ContainerEnd { last: *last, ..ContainerEnd::LOST };
-        index.end_unhealthy(pipeline, *container, end, why)?;
+    for DamagedContainer { container, end, why } in &damaged {
+        index.end_unhealthy(pipeline, *container, *end, why)?;
     }
     if let Until::Last(last) = until
         && stopped.is_none()
@@ -227,7 +252,10 @@ pub(super) async fn replay(
         let ends = containers.last().map_or("there are no records".to_owned(), end_text);
         stopped = Some(format!("entry {last} is known to be committed, but {ends}"));
     }
-    Ok(Replayed { containers, applied, stopped, missing, damaged })
+    let mut awaited: BTreeSet<ContainerId> = index.open_container(pipeline)?.into_iter().collect();
+    awaited.extend(files.hard_state.map(|slot| ContainerId(slot.start_owner.0)));
+    awaited.extend(next);
+    Ok(Replayed { containers, applied, stopped, missing, damaged, awaited })
 }
 
 /// The replay of a log from its beginning, or from behind what it has forgotten: the entry that says which

@@ -658,6 +658,39 @@ async fn what_is_damaged_and_forgotten_by_its_log_is_told_of_and_kept() {
     }
 }
 
+/// The files of a container are gone, or are zeros: its directory would be in the way of any copy.
+#[tokio::test]
+async fn a_container_without_a_record_is_a_loss_and_out_of_the_way_of_a_copy() {
+    for is_known in [true, false] {
+        let left = Left::of_small_blocks().await;
+        let dir = format!("containers/{:016x}", FIRST.0);
+        for file in std::fs::read_dir(left.root().join(&dir)).unwrap() {
+            let path = file.unwrap().path();
+            if path.ends_with("00000000.seg") {
+                let bytes = path.metadata().unwrap().len() as usize;
+                std::fs::write(path, vec![0; bytes]).unwrap();
+            } else {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+        if !is_known {
+            left.change(|batch| batch.delete(crate::index::keys::container(FIRST)));
+        }
+        let refused = left.open().rebuild(RebuildOptions::default()).await.map_err(|why| format!("{why:#}"));
+        assert_eq!(refused.is_err(), is_known, "{refused:?}");
+        let rebuilt = match refused {
+            Ok(rebuilt) => rebuilt,
+            Err(_) => left.open().rebuild(RebuildOptions { accept_loss: true }).await.unwrap(),
+        };
+        let lost: Vec<_> = rebuilt.lost.iter().map(|(container, _)| *container).collect();
+        assert_eq!((lost, rebuilt.is_whole()), (if is_known { vec![FIRST] } else { vec![] }, !is_known));
+        assert!(!left.root().join(dir).exists(), "a copy can be made here");
+        assert!(left.root().join(format!("lost/{:016x}/00000000.seg", FIRST.0)).exists());
+        assert_eq!(left.index().container(FIRST).unwrap(), None);
+        assert_eq!(left.index().open_container(PIPELINE).unwrap(), Some(SECOND));
+    }
+}
+
 /// Somewhere in the middle a directory was lost with the index. That nothing is said of it would be a vote
 /// for there being nothing.
 #[tokio::test]
