@@ -1,8 +1,8 @@
 //! Names that are written to and looked up in three OMs, each a process: rates, latencies, processor time of
 //! all OMs together, syncs of their logs and bytes that reached the device, beside a second binary if one is
 //! given. Ends with one line of JSON. `./dev bench namespace [--quick] [--peer BINARY] [--count=N] [--oms=N]
-//! [--groups=N]`; with `--idle=SECONDS` what OMs cost that nobody uses, and with `--large` a namespace of millions,
-//! and no more.
+//! [--groups=N]`; with `--idle=SECONDS` what OMs cost that nobody uses, and with `--large` a namespace of
+//! millions, and no more.
 
 use flotilla_benches::flotilla_binary;
 use flotilla_benches::namespace::{Large, Load, Measured, OmCluster, load};

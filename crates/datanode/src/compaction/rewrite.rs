@@ -159,8 +159,8 @@ impl<'a> Compaction<'a> {
         if self.moves.len() == 0 {
             return Ok(None);
         }
-        // A block that was discarded meanwhile has no row: its first record began it all the same. It is listed
-        // before its row goes.
+        // A block that was discarded meanwhile has no row: its first record began it all the same. It is
+        // listed before its row goes.
         let mut repeats = repeats.found().await?;
         let listed = self.reader.newest_discards().await.context("read what was discarded")?;
         repeats.retain(|index| listed.get(*index).is_none());

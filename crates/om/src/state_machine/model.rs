@@ -592,8 +592,8 @@ fn merged(commands: &[OmCommand], counts: &[usize]) -> Vec<Committed> {
     unreachable!("the counts go on for ever")
 }
 
-/// The commands, how they are merged into entries and batches, where the tables stand that a crash leaves, and
-/// where the crash comes.
+/// The commands, how they are merged into entries and batches, where the tables stand that a crash leaves,
+/// and where the crash comes.
 type Case = (Vec<Step>, Vec<usize>, Vec<usize>, Index, Index);
 
 fn cases() -> impl Strategy<Value = Case> {
