@@ -36,7 +36,7 @@ struct Arguments {
     #[arg(long)]
     slots: Option<usize>,
     /// A test that takes longer is ended and has failed
-    #[arg(long, default_value = "600")]
+    #[arg(long, default_value = "1200")]
     test_seconds_max: u64,
     /// Also those that are only run when asked for
     #[arg(long)]
