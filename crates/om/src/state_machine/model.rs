@@ -644,7 +644,7 @@ fn check((steps, counts, batches, kept, crash): Case) -> Result<(), TestCaseErro
 
 #[test]
 fn each_command_is_answered_and_carried_out_as_in_memory() {
-    let checked = TestRunner::new(Config::with_cases(60)).run(&cases(), |case| check(case));
+    let checked = TestRunner::new(Config::with_cases(60)).run(&cases(), check);
     checked.unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -689,7 +689,7 @@ fn every_answer_there_is_comes_up() {
 #[test]
 fn a_request_that_takes_effect_again() {
     planted::plant(Some(Bug::RequestIdsIgnored));
-    let found = same_each_time(60).run(&cases(), |case| check(case));
+    let found = same_each_time(60).run(&cases(), check);
     planted::plant(None);
     found.expect_err("the bug is found");
 }
