@@ -660,6 +660,7 @@ async fn what_is_damaged_and_forgotten_by_its_log_is_told_of_and_kept() {
 
 /// The files of a container are gone, or are zeros: its directory would be in the way of any copy.
 #[tokio::test]
+#[allow(clippy::disallowed_methods)] // the test plays the disk that loses things
 async fn a_container_without_a_record_is_a_loss_and_out_of_the_way_of_a_copy() {
     for is_known in [true, false] {
         let left = Left::of_small_blocks().await;
