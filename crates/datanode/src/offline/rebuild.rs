@@ -10,7 +10,7 @@ use crate::container_end::ContainerEnd;
 use crate::index::Index;
 use crate::layout::{DB_DIR, LOST_DIR, OWNERS_DIR, container_dir};
 use crate::spec_file;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use disk::Disk;
 use std::collections::BTreeSet;
 use types::{ContainerId, LogIndex, PipelineId};
@@ -104,7 +104,7 @@ impl OfflineDisk {
         drop(index);
         let Survey { nobodys, unreadable: mut lost, .. } = survey;
         let known = self.known_before(&leftovers).await;
-        lost.extend(known.iter().map(|container| (*container, "no record is left in it".to_owned())));
+        lost.extend(known.iter().map(|container| (*container, "no record of it is left".to_owned())));
         let nobodys = nobodys.into_iter().filter(|container| !known.contains(container)).collect();
         let report = RebuildReport { pipelines, nobodys, lost };
         if let Some(why) = report.losses().next()
@@ -196,17 +196,16 @@ impl OfflineDisk {
     }
 }
 
-/// Moves a container's directory to where nobody looks for containers; one that was moved there before goes.
+/// Moves a container's directory to where nobody looks for containers. What was moved there before stays: it
+/// may have more than this tool can read.
 async fn put_aside(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<()> {
     let (from, to) = (container_dir(container), format!("{LOST_DIR}/{:016x}", container.0));
     let put = async {
         disk.create_dir_all(LOST_DIR).await?;
-        if !disk.list(&to).await?.is_empty() {
-            disk.remove_dir_all(&to).await?;
-        }
+        ensure!(disk.list(&to).await?.is_empty(), "there is one already: take it away, and repeat");
         disk.rename(&from, &to).await?;
         disk.sync_dir(LOST_DIR).await?;
-        disk.sync_dir(OWNERS_DIR).await
+        Ok(disk.sync_dir(OWNERS_DIR).await?)
     };
     put.await.with_context(|| format!("put {from} aside, as {to}"))
 }

@@ -685,10 +685,15 @@ async fn a_container_without_a_record_is_a_loss_and_out_of_the_way_of_a_copy() {
         };
         let lost: Vec<_> = rebuilt.lost.iter().map(|(container, _)| *container).collect();
         assert_eq!((lost, rebuilt.is_whole()), (if is_known { vec![FIRST] } else { vec![] }, !is_known));
-        assert!(!left.root().join(dir).exists(), "a copy can be made here");
-        assert!(left.root().join(format!("lost/{:016x}/00000000.seg", FIRST.0)).exists());
+        assert!(!left.root().join(&dir).exists(), "a copy can be made here");
+        let aside = left.root().join(format!("lost/{:016x}/00000000.seg", FIRST.0));
+        assert!(aside.exists());
         assert_eq!(left.index().container(FIRST).unwrap(), None);
         assert_eq!(left.index().open_container(PIPELINE).unwrap(), Some(SECOND));
+        // What was put aside is not given up for the next one of its number.
+        std::fs::create_dir(left.root().join(&dir)).unwrap();
+        let again = left.open().rebuild(RebuildOptions::default()).await.map_err(|why| format!("{why:#}"));
+        assert!(again.is_err_and(|why| why.contains("take it away")) && aside.exists());
     }
 }
 
