@@ -166,12 +166,18 @@ impl Run {
         ensure!(status.success(), "kill -INT: {status}");
         let said = load_end(writers)?; // fails where a writer has failed
         moved?;
-        let total = said.last().context("the writers say nothing")?;
+        let (total, windows) = said.split_last().context("the writers say nothing")?;
+        let longest = |line: &Value| line["max_ms"].as_f64().unwrap_or_default();
         println!(
-            "moved to another group in {seconds:.1} s beside {WRITERS} writers: {} written, {} failed, longest {} ms, p99.9 {} ms",
-            total["operations"], total["failed"], total["max_ms"], total["p999_ms"]
+            "moved to another group in {seconds:.1} s beside {WRITERS} writers: {} written, {} failed, longest {} ms, p99.9 {} ms; \
+             longest by 10 s: {:.0?}",
+            total["operations"],
+            total["failed"],
+            total["max_ms"],
+            total["p999_ms"],
+            windows.iter().map(longest).collect::<Vec<_>>(),
         );
-        Ok(json!({"seconds": seconds, "writers": total}))
+        Ok(json!({"seconds": seconds, "writers": total, "windows": windows}))
     }
 
     /// Names blocks, as many as there are names, deletes those names, and takes the memory with all of the

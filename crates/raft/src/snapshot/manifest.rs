@@ -25,6 +25,9 @@ pub(crate) const PIECE_BYTES: usize = 256 << 10;
 /// The most bytes of a manifest, which must fit into a message. Enough for one terabyte in pieces of 256 KiB.
 pub(crate) const MANIFEST_BYTES_MAX: usize = 16 << 20;
 
+/// The bytes from which on a file is large.
+const LARGE_BYTES: u64 = 1 << 20;
+
 const MAGIC: [u8; 8] = *b"FLsnap\0\0";
 /// Persisted: older versions stay readable, newer ones are refused.
 const VERSION: u32 = 1;
@@ -139,6 +142,14 @@ impl Manifest {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// The large files that another snapshot, if there is one, does not have under their names: the disk gets
+    /// their bytes back when this snapshot goes.
+    pub(crate) fn freed_beside(&self, other: Option<&Manifest>) -> Vec<&FileEntry> {
+        let others = other.map_or(&[][..], |other| &other.files);
+        let is_others = |file: &FileEntry| others.binary_search_by(|it| it.name.cmp(&file.name)).is_ok();
+        self.files.iter().filter(|file| file.bytes >= LARGE_BYTES && !is_others(file)).collect()
     }
 
     /// The snapshot's pieces in the order in which they are sent, from one on.

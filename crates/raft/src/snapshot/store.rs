@@ -146,7 +146,7 @@ impl SnapshotStore {
             garbage.push(old.dir);
         }
         for dir in garbage {
-            self.remove(&dir).await?;
+            self.remove(&dir, &[]).await?;
         }
         let mut state = self.lock();
         state.next_number = numbers.last().map_or(1, |last| last + 1);
@@ -385,29 +385,40 @@ impl SnapshotStore {
     /// safe: what is not removed yet is the next sweep's.
     pub(crate) async fn sweep(&self) {
         let Ok(_only_one) = self.sweeping.acquire().await else { return };
-        let garbage = {
+        let (garbage, unused, current) = {
             let mut state = self.lock();
             let (unused, kept) =
                 state.retired.drain(..).partition::<Vec<_>, _>(|stored| Arc::strong_count(stored) == 1);
             state.retired = kept;
-            state.garbage.extend(unused.into_iter().map(|stored| stored.dir.clone()));
-            state.garbage.clone()
+            state.garbage.extend(unused.iter().map(|stored| stored.dir.clone()));
+            (state.garbage.clone(), unused, state.current.clone())
         };
+        let current = current.as_ref().map(|stored| &stored.manifest);
         for dir in garbage {
-            match self.remove(&dir).await {
+            let known = unused.iter().find(|stored| stored.dir == dir);
+            let freed = known.map(|stored| stored.manifest.freed_beside(current)).unwrap_or_default();
+            match self.remove(&dir, &freed).await {
                 Ok(()) => self.lock().garbage.retain(|left| *left != dir),
                 Err(error) => tracing::warn!(group = %self.group, dir, %error, "remove a snapshot"),
             }
         }
     }
 
-    /// Removes a snapshot: first what makes it count, so that half of one never does.
-    async fn remove(&self, dir: &str) -> io::Result<()> {
+    /// Removes a snapshot: first what makes it count, so that half of one never does. Files whose bytes the
+    /// disk gets back go one by one, with time between them.
+    async fn remove(&self, dir: &str, freed: &[&FileEntry]) -> io::Result<()> {
         for name in [MANIFEST, OFFER] {
             match self.disk.remove_file(&format!("{dir}/{name}")).await {
                 Ok(()) => self.disk.sync_dir(dir).await?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
+            }
+        }
+        for file in freed {
+            self.limits.removing.take(file.bytes as usize).await;
+            match self.disk.remove_file(&format!("{}/{}", files_dir(dir), file.name)).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
             }
         }
         self.disk.remove_dir_all(dir).await?;
@@ -470,6 +481,7 @@ mod tests {
     use futures::future::BoxFuture;
     use std::path::PathBuf;
     use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
     use types::{LogIndex, Term};
 
     /// A state of one table that stays, and of a file that each snapshot has anew.
@@ -504,6 +516,35 @@ mod tests {
         fn install(&self, _: String) -> BoxFuture<'static, anyhow::Result<()>> {
             unreachable!("nothing is received")
         }
+    }
+
+    /// The disk has other things to do than to free a whole snapshot at once.
+    #[tokio::test(start_paused = true)]
+    #[allow(clippy::disallowed_methods)]
+    async fn what_a_snapshot_leaves_behind_goes_file_by_file_with_time_between() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
+        std::fs::write(dir.path().join("table"), []).unwrap();
+        let state = Tables { disk, root: dir.path().to_owned(), written: AtomicU64::default() };
+        let (limits, counters) = (Arc::new(Limits::new(&HostOptions::default())), Arc::default());
+        let store =
+            SnapshotStore::open(GROUP, Arc::new(state), limits, counters, Alive::new().0).await.unwrap();
+        let first = store.write().await.unwrap();
+        let files = dir.path().join(files_dir(&first.dir));
+        let mut manifest = first.manifest.clone();
+        for name in ["x", "y", "z"] {
+            std::fs::File::create(files.join(name)).unwrap().set_len(64 << 20).unwrap();
+            manifest.files.push(FileEntry { name: name.to_owned(), bytes: 64 << 20, crcs: Vec::new() });
+        }
+        let (disk, dir, encoded) = (first.disk.clone(), first.dir.clone(), first.encoded.clone());
+        let larger = Stored::new(disk, dir, manifest, encoded).map_err(anyhow::Error::msg).unwrap();
+        drop(first);
+        store.lock().current = Some(Arc::new(larger));
+        let begun = tokio::time::Instant::now();
+        store.write().await.unwrap();
+        assert!(!files.exists());
+        // All but the last, and what may go at once.
+        assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
     }
 
     #[tokio::test]
