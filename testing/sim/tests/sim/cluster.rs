@@ -126,7 +126,7 @@ fn what_ended_alone_and_is_taken_for_the_truth() {
 fn copies_that_nobody_looks_at() {
     let in_the_way = ["are under-replicated", "containers are in trouble"];
     let bad = ["is bad, and nobody damaged it", "checksum mismatch in the", "cannot be read from"];
-    check(Planted::ImportsUnverified, 17, &[&bad[..], &in_the_way[..]].concat());
+    check(Planted::ImportsUnverified, 24, &[&bad[..], &in_the_way[..]].concat());
 }
 
 /// A reader gets the bytes of another block, from a member that was cut off with a long tail and is alone
