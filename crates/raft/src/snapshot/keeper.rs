@@ -89,13 +89,14 @@ impl Keeper {
         if self.is_due() {
             let stored = self.store.write().await.map_err(Trouble::Write)?;
             let index = stored.id().index;
+            self.store.sweep_slowly().await;
             tracing::info!(group = %self.store.group(), last = index.0, bytes = stored.manifest.bytes(), "wrote a snapshot");
             self.raft.trigger().snapshot().await.map_err(|_| Trouble::Stopped)?;
             let is_noted =
                 until(&self.raft, |metrics| metrics.snapshot.as_ref().is_some_and(|id| id.index >= index.0));
             is_noted.await?;
         }
-        self.store.sweep().await;
+        self.store.sweep_slowly().await;
         self.purge().await
     }
 

@@ -146,10 +146,10 @@ impl Manifest {
 
     /// The large files that another snapshot, if there is one, does not have under their names: the disk gets
     /// their bytes back when this snapshot goes.
-    pub(crate) fn freed_beside(&self, other: Option<&Manifest>) -> Vec<&FileEntry> {
+    pub(crate) fn freed_beside(&self, other: Option<&Manifest>) -> Vec<FileEntry> {
         let others = other.map_or(&[][..], |other| &other.files);
         let is_others = |file: &FileEntry| others.binary_search_by(|it| it.name.cmp(&file.name)).is_ok();
-        self.files.iter().filter(|file| file.bytes >= LARGE_BYTES && !is_others(file)).collect()
+        self.files.iter().filter(|file| file.bytes >= LARGE_BYTES && !is_others(file)).cloned().collect()
     }
 
     /// The snapshot's pieces in the order in which they are sent, from one on.

@@ -146,7 +146,7 @@ impl SnapshotStore {
             garbage.push(old.dir);
         }
         for dir in garbage {
-            self.remove(&dir, &[]).await?;
+            self.remove(&dir).await?;
         }
         let mut state = self.lock();
         state.next_number = numbers.last().map_or(1, |last| last + 1);
@@ -222,12 +222,13 @@ impl SnapshotStore {
     }
 
     /// Writes a snapshot of the state as it is, when its turn has come; it is current on return, unless a
-    /// newer one was installed meanwhile. Dropped half way it leaves files that the next sweep removes.
+    /// newer one was installed meanwhile. The one before it, and what this leaves when it is dropped half way,
+    /// are the next sweep's.
     pub(crate) async fn write(&self) -> anyhow::Result<Arc<Stored>> {
         let _only_one = self.writing.acquire().await.context("write a snapshot")?;
         let _few = self.limits.writers.acquire().await.context("write a snapshot")?;
         let dir = self.new_dir();
-        let written = match self.write_in(&dir.path).await {
+        match self.write_in(&dir.path).await {
             Ok(stored) => {
                 self.counters.written_count.fetch_add(1, Ordering::Relaxed);
                 dir.keep();
@@ -236,11 +237,10 @@ impl SnapshotStore {
             Err(error) => {
                 self.counters.write_failed_count.fetch_add(1, Ordering::Relaxed);
                 drop(dir);
+                self.sweep().await;
                 Err(error.context(format!("write a snapshot of {}", self.group)))
             }
-        };
-        self.sweep().await;
-        written
+        }
     }
 
     async fn write_in(&self, dir: &str) -> anyhow::Result<Stored> {
@@ -385,44 +385,75 @@ impl SnapshotStore {
     /// safe: what is not removed yet is the next sweep's.
     pub(crate) async fn sweep(&self) {
         let Ok(_only_one) = self.sweeping.acquire().await else { return };
-        let (garbage, unused, current) = {
+        let garbage = {
             let mut state = self.lock();
             let (unused, kept) =
                 state.retired.drain(..).partition::<Vec<_>, _>(|stored| Arc::strong_count(stored) == 1);
             state.retired = kept;
-            state.garbage.extend(unused.iter().map(|stored| stored.dir.clone()));
-            (state.garbage.clone(), unused, state.current.clone())
+            state.garbage.extend(unused.into_iter().map(|stored| stored.dir.clone()));
+            state.garbage.clone()
         };
-        let current = current.as_ref().map(|stored| &stored.manifest);
         for dir in garbage {
-            let known = unused.iter().find(|stored| stored.dir == dir);
-            let freed = known.map(|stored| stored.manifest.freed_beside(current)).unwrap_or_default();
-            match self.remove(&dir, &freed).await {
+            match self.remove(&dir).await {
                 Ok(()) => self.lock().garbage.retain(|left| *left != dir),
                 Err(error) => tracing::warn!(group = %self.group, dir, %error, "remove a snapshot"),
             }
         }
     }
 
-    /// Removes a snapshot: first what makes it count, so that half of one never does. Files whose bytes the
-    /// disk gets back go one by one, with time between them.
-    async fn remove(&self, dir: &str, freed: &[&FileEntry]) -> io::Result<()> {
-        for name in [MANIFEST, OFFER] {
-            match self.disk.remove_file(&format!("{dir}/{name}")).await {
-                Ok(()) => self.disk.sync_dir(dir).await?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+    /// [`SnapshotStore::sweep`] for a caller for whom nobody waits: the disk gets the bytes of old snapshots
+    /// back file by file, with time between them. Whoever sweeps meanwhile leaves these to this call.
+    pub(crate) async fn sweep_slowly(&self) {
+        let unused: Vec<(Arc<Stored>, Vec<FileEntry>)> = {
+            let state = self.lock();
+            let current = state.current.as_ref().map(|stored| &stored.manifest);
+            let unused = state.retired.iter().filter(|stored| Arc::strong_count(stored) == 1);
+            unused.map(|stored| (stored.clone(), stored.manifest.freed_beside(current))).collect()
+        };
+        for (stored, freed) in unused {
+            if let Err(error) = self.thin_out(&stored.dir, &freed).await {
+                tracing::warn!(group = %self.group, dir = stored.dir, %error, "remove files of a snapshot");
             }
         }
+        self.sweep().await;
+    }
+
+    /// Removes these files of a snapshot that nobody reads, which counts no more from then on.
+    async fn thin_out(&self, dir: &str, freed: &[FileEntry]) -> io::Result<()> {
+        if freed.is_empty() {
+            return Ok(());
+        }
+        self.remove_marks(dir).await?;
         for file in freed {
             self.limits.removing.take(file.bytes as usize).await;
-            match self.disk.remove_file(&format!("{}/{}", files_dir(dir), file.name)).await {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            self.remove_if_there(&format!("{}/{}", files_dir(dir), file.name)).await?;
         }
+        Ok(())
+    }
+
+    /// Removes a snapshot: first what makes it count, so that half of one never does.
+    async fn remove(&self, dir: &str) -> io::Result<()> {
+        self.remove_marks(dir).await?;
         self.disk.remove_dir_all(dir).await?;
         self.disk.sync_dir(&self.root).await
+    }
+
+    /// Removes, durably, what makes a snapshot count.
+    async fn remove_marks(&self, dir: &str) -> io::Result<()> {
+        for name in [MANIFEST, OFFER] {
+            if self.remove_if_there(&format!("{dir}/{name}")).await? {
+                self.disk.sync_dir(dir).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove_if_there(&self, path: &str) -> io::Result<bool> {
+        match self.disk.remove_file(path).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -542,6 +573,8 @@ mod tests {
         store.lock().current = Some(Arc::new(larger));
         let begun = tokio::time::Instant::now();
         store.write().await.unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(100), "who writes does not wait for it");
+        store.sweep_slowly().await;
         assert!(!files.exists());
         // All but the last, and what may go at once.
         assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
