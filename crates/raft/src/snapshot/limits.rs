@@ -3,8 +3,8 @@ use parking::Throttle;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Bytes of snapshots that are removed in a second where nobody waits for it. A disk that is told which blocks
-/// are free again may do nothing else meanwhile: freeing 64 MiB took a virtual one 50 ms.
+/// Bytes of snapshots that are removed in a second where nobody waits for it. A disk that is told which
+/// blocks are free again may do nothing else meanwhile: freeing 64 MiB took a virtual one 50 ms.
 const REMOVED_BYTES_PER_SECOND: u64 = 128 << 20;
 
 /// Limits that the snapshots of all groups of a host share.
