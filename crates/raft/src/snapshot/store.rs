@@ -222,8 +222,8 @@ impl SnapshotStore {
     }
 
     /// Writes a snapshot of the state as it is, when its turn has come; it is current on return, unless a
-    /// newer one was installed meanwhile. The one before it, and what this leaves when it is dropped half way,
-    /// are the next sweep's.
+    /// newer one was installed meanwhile. The one before it is the next sweep's, and so is what this leaves
+    /// when it is dropped half way.
     pub(crate) async fn write(&self) -> anyhow::Result<Arc<Stored>> {
         let _only_one = self.writing.acquire().await.context("write a snapshot")?;
         let _few = self.limits.writers.acquire().await.context("write a snapshot")?;
