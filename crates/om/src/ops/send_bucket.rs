@@ -2,7 +2,9 @@
 //! from when on it changes no more.
 
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, let_go, record_key, runs_before, sending_key};
+use crate::tables::{
+    BucketNumber, Read, Refusal, check_certain, let_go, record_key, runs_before, sending_key,
+};
 use prost::Message;
 use proto::om::{
     BeginRunCommand, BeginRunReply, BucketMove, BucketRecord, FreezeBucketCommand, FreezeBucketReply,
@@ -34,6 +36,8 @@ impl Operation for SendBucket {
             let is_done = let_go(apply.tables, number)? == Some(moved.attempt);
             return Ok(SendBucketResponse { is_sent: false, is_done });
         };
+        // What was here before this group was reset may be older than what the bucket is elsewhere.
+        check_certain(&record)?;
         let sending: Option<SendingBucket> = apply.tables.message(&sending_key(number))?;
         if sending.is_some_and(|sending| sending.moved == Some(moved)) {
             return Ok(SendBucketResponse { is_sent: true, is_done: false });
@@ -50,7 +54,8 @@ impl Operation for SendBucket {
     }
 }
 
-/// The sending of a bucket by this attempt, and its record, or the refusal that the attempt is over.
+/// The sending of a bucket by this attempt, and its record, or the refusal that the attempt is over, or waits
+/// for the root to say whether the bucket is here.
 fn sent(
     apply: &Apply<'_, '_>,
     number: BucketNumber,
@@ -61,7 +66,9 @@ fn sent(
     let is_of = |sending: &SendingBucket| sending.moved.is_some_and(|moved| moved.attempt == attempt);
     let over =
         || Failure::new(Code::NotHere, format!("attempt {attempt} to move bucket {} is over", number.0));
-    Ok(sending.filter(is_of).zip(record).ok_or_else(over)?)
+    let (sending, record) = sending.filter(is_of).zip(record).ok_or_else(over)?;
+    check_certain(&record)?;
+    Ok((sending, record))
 }
 
 /// Begins a run: the group's leader sends all there is from here on. What an earlier leader sent, and is

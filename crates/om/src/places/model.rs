@@ -8,7 +8,7 @@ use crate::queries;
 use crate::reach::Reach;
 use crate::state_machine::reset_rows;
 use crate::tables::{
-    BucketNumber, Read, bucket_entry, doubt, key_key, left_since, record_key, runs_before, sending_key,
+    BucketNumber, Read, bucket_key, doubt, key_key, left_since, record_key, runs_before, sending_key,
 };
 use bytes::Bytes;
 use futures::FutureExt;
@@ -134,7 +134,11 @@ impl World {
 
     fn entry(&self) -> BucketEntry {
         let (volume, bucket) = named();
-        bucket_entry(&self.groups[0].db, &volume, &bucket).unwrap()
+        self.groups[0]
+            .db
+            .message(&bucket_key(&volume, &bucket))
+            .unwrap()
+            .expect("the root has the bucket's name")
     }
 
     fn record(&self, group: usize) -> Option<BucketRecord> {
@@ -469,6 +473,34 @@ fn a_bucket_is_in_one_group_with_all_its_keys_whichever_was_reset() {
     let cases = u64::from(CASES);
     let is_enough = resets > cases / 2 && kept > cases / 4 && dropped > cases / 4;
     assert!(is_enough, "{resets} resets, {kept} kept, {dropped} calls lost");
+}
+
+/// A group that is reset to before a bucket left it, and came back, has what the bucket was then. It sends none of
+/// that to another group, where it would be taken for what the bucket is.
+#[test]
+fn what_a_reset_group_had_before_is_not_moved_on() {
+    let mut world = World::new();
+    let mut steps = vec![Step::Put, Step::Copy(1)];
+    for to in [2, 1] {
+        steps.push(Step::Begin(to));
+        steps.extend((0..3).map(|_| Step::GoOn));
+    }
+    steps.extend([Step::Put, Step::Sweep, Step::Begin(2), Step::Reset(1)]);
+    steps.iter().for_each(|step| world.step(step).unwrap());
+    let (before, entry) = (world.number.0, world.entry());
+    assert_eq!((entry.number, entry.stage()), (before, BucketStage::BucketMoving));
+    assert!(world.is_lost && world.record(1).is_some_and(|record| record.doubted && record.epoch == 0));
+    for _ in 0..3 {
+        world.go_on().unwrap();
+        assert!(world.record(2).is_none(), "what came is older than what the bucket was");
+    }
+    for _ in 0..8 {
+        if world.entry().number == before {
+            let _ = world.place(1);
+            let _ = world.go_on();
+        }
+    }
+    assert_ne!(world.entry().number, before, "it is made again, empty");
 }
 
 /// A group that had forgotten to have sent a bucket away served it, beside the group that has it.

@@ -10,7 +10,9 @@ use crate::ops::testing::{Namespace, commit_request};
 use crate::ops::*;
 use crate::queries::known_blocks;
 use crate::state_machine::reset_rows;
-use crate::tables::{BucketNumber, FENCED_PREFIX, FENCES_KEY, Read, fences, key_key, left_since, record_key};
+use crate::tables::{
+    BucketNumber, FENCED_PREFIX, FENCES_KEY, Read, fences, key_key, left_since, record_key, runs_before,
+};
 use bytes::Bytes;
 use planted::Bug;
 use proptest::prelude::*;
@@ -430,6 +432,7 @@ impl World {
                 let moved =
                     self.groups[0].run::<MoveBucket>(MoveBucketRequest { volume, bucket, to }).unwrap();
                 let moved = moved.moved.unwrap();
+                self.keep();
                 let send = SendBucketRequest { moved: Some(moved) };
                 assert!(self.groups[self.home].run::<SendBucket>(send).unwrap().is_sent);
                 Some(Moving::Begun(moved))
@@ -475,6 +478,14 @@ impl World {
                 None
             }
         };
+    }
+
+    /// Has the root say that the bucket is where it is: a group that was reset sends none before.
+    fn keep(&mut self) {
+        let (group, number, epoch) = (self.home as u64, self.number, self.epoch);
+        let home = &mut self.groups[self.home];
+        let (history, kept) = (runs_before(&home.db).unwrap(), vec![BucketPlace { group, number, epoch }]);
+        home.run::<KeepBuckets>(KeepBucketsRequest { group, history, kept, ..Default::default() }).unwrap();
     }
 
     fn bucket(&self) -> BucketNumber {
