@@ -69,6 +69,10 @@ impl StateMachine for OmStateMachine {
         self.dbs.current().applied(APPLIED_KEY)
     }
 
+    fn lacks_room(&self, failed: &anyhow::Error) -> bool {
+        Db::is_no_room(failed)
+    }
+
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
         let (db, followed) = (self.dbs.current(), self.followed.clone());
         let (replies, buckets) = apply(&db, self.remembered_of(&db)?, batch, &applied, &followed)
@@ -164,7 +168,9 @@ mod tests {
         OmEntry, OmReply, RememberedRequests, RestoredNames, SendingBucket, om_reply,
     };
     use raftlog::Place;
+    use statedb::DbState;
     use std::path::Path;
+    use testkit::FullTables;
     use types::{LogId, LogIndex, OwnerId, Term};
 
     /// Tables and what follows from them.
@@ -388,6 +394,39 @@ mod tests {
         let db = machine.dbs.current();
         assert_eq!(machine.remembered.1, Remembered::read(&db).unwrap());
         assert_eq!(machine.remembered.1.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn commands_for_which_there_is_no_room_are_applied_once_there_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(disk::RealDisk::open(&dir.path().join("disk"), 1).unwrap());
+        let options = statedb::DbOptions::default();
+        let dbs = statedb::DbGenerations::open(disk, "db", &options, APPLIED_KEY).await.unwrap();
+        let mut machine = OmStateMachine::open(ROOT, Arc::new(dbs), Followed::default()).unwrap();
+        let applied =
+            |index| Applied { id: LogId { term: Term(1), index: LogIndex(index) }, membership: Bytes::new() };
+        let log =
+            one_by_one(&[prepared::<CreateBucket>(0, bucket()), command(1, 4, "a"), command(2, 5, "a")]);
+        machine.apply(log[..1].to_vec(), applied(0)).unwrap();
+        let db = machine.dbs.current();
+        let tables = FullTables::of(db.rocks().path());
+        db.flush().unwrap_err();
+        for _ in 0..2 {
+            let failed = machine.apply(log[1..].to_vec(), applied(2)).unwrap_err();
+            assert!(machine.lacks_room(&failed), "{failed:#}");
+        }
+        let failed = machine.reset(applied(2)).unwrap_err();
+        assert!(machine.lacks_room(&failed), "{failed:#}");
+        assert_eq!(machine.applied().unwrap(), Some(applied(0)));
+        tables.make_room(|| db.probe() == DbState::Well);
+        machine.apply(log[1..].to_vec(), applied(2)).unwrap();
+        let mut whole = open(&dir.path().join("whole"));
+        apply(&mut whole, &log);
+        let without_applied = |rows: Vec<(Vec<u8>, Vec<u8>)>| -> Vec<_> {
+            rows.into_iter().filter(|(key, _)| key != APPLIED_KEY).collect()
+        };
+        let rows = Overlay::new(&db).scan(b"").collect::<anyhow::Result<_>>().unwrap();
+        assert_eq!(without_applied(rows), without_applied(records(&whole)));
     }
 
     #[tokio::test]

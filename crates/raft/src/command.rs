@@ -68,9 +68,9 @@ pub trait StateMachine: Send + Sync + 'static {
     /// carried out. An apply that found no room has changed nothing.
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>>;
 
-    /// Whether an apply failed only because the disk has no room for its effects now: the apply is tried
-    /// again until it has, and the group goes on.
-    fn lacks_room(&self) -> bool {
+    /// Whether an apply, or a reset, ended with this error only because the disk has no room for its effects
+    /// now: it is tried again until there is some, and the group goes on.
+    fn lacks_room(&self, _failed: &anyhow::Error) -> bool {
         false
     }
 

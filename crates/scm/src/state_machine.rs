@@ -6,6 +6,7 @@ use bytes::Bytes;
 use disk::Disk;
 use futures::future::BoxFuture;
 use prost::Message;
+use proto::registry::Event;
 use proto::scm::ScmCommand;
 use proto::scm::scm_command::Command;
 use raft::{Applied, Committed, Snapshots, StateMachine};
@@ -54,6 +55,10 @@ impl StateMachine for ScmStateMachine {
         self.dbs.current().applied(APPLIED_KEY)
     }
 
+    fn lacks_room(&self, failed: &anyhow::Error) -> bool {
+        Db::is_no_room(failed)
+    }
+
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
         apply(&self.dbs.current(), &self.shared, batch, &applied)
     }
@@ -63,10 +68,11 @@ impl StateMachine for ScmStateMachine {
     fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
         {
             let mut tables = self.shared.tables.write().expect("no holder of the tables panics");
-            let mut change = TablesMut::new(&mut tables);
-            change.reset();
-            Db::put_applied(&mut change.batch, APPLIED_KEY, &applied);
-            self.dbs.current().write(change.batch).context("write a reset")?;
+            let reset = |change: &mut TablesMut<'_>| {
+                change.reset();
+                Ok(())
+            };
+            write(&self.dbs.current(), &mut tables, &applied, reset).context("write a reset")?;
             // Whoever follows the registry lists it again.
             self.shared.feed.reset(tables.revision());
         }
@@ -87,17 +93,15 @@ fn apply(
 ) -> anyhow::Result<Vec<Bytes>> {
     let mut replies = Vec::with_capacity(batch.len());
     {
-        // An error below leaves memory ahead of the batch; the group stops on it, and a restart loads the
-        // tables.
         let mut tables = shared.tables.write().expect("no holder of the tables panics");
-        let mut change = TablesMut::new(&mut tables);
-        for committed in &batch {
-            let command = decode(committed)?;
-            replies.push(Bytes::from(ops::apply(&mut change, command, committed.id.term).encode_to_vec()));
-        }
-        Db::put_applied(&mut change.batch, APPLIED_KEY, applied);
-        let (batch, events) = (change.batch, change.events);
-        db.write(batch).context("write applied commands")?;
+        let commands = |change: &mut TablesMut<'_>| {
+            for committed in &batch {
+                let command = decode(committed)?;
+                replies.push(Bytes::from(ops::apply(change, command, committed.id.term).encode_to_vec()));
+            }
+            Ok(())
+        };
+        let events = write(db, &mut tables, applied, commands)?;
         // The events are pushed under the lock: whoever reads a revision in the tables finds its event in the
         // feed.
         shared.feed.push(events);
@@ -106,6 +110,26 @@ fn apply(
         shared.changes.send_modify(|changes| *changes += 1);
     }
     Ok(replies)
+}
+
+/// Changes the tables, and answers the registry's changes. A change comes into memory first: where the
+/// database does not take it, the tables are loaded again, and are as they were.
+fn write(
+    db: &Db,
+    tables: &mut Tables,
+    applied: &Applied,
+    change: impl FnOnce(&mut TablesMut<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<Event>> {
+    let mut changed = TablesMut::new(tables);
+    let done = change(&mut changed).and_then(|()| {
+        Db::put_applied(&mut changed.batch, APPLIED_KEY, applied);
+        db.write(changed.batch).context("write the tables")
+    });
+    let events = changed.events;
+    if done.is_err() {
+        *tables = Tables::load(db).context("load the tables again after a change that was not written")?;
+    }
+    done.map(|()| events)
 }
 
 /// Snapshots of SCM's state: RocksDB has all of it; the tables in memory follow an install.
@@ -160,7 +184,9 @@ mod tests {
     use super::*;
     use crate::ops::testing::{create, register};
     use raftlog::Place;
+    use statedb::DbState;
     use std::path::Path;
+    use testkit::FullTables;
     use types::{LogId, LogIndex, OwnerId, Term};
 
     /// The state machine's parts, on a database of their own.
@@ -222,6 +248,25 @@ mod tests {
         let error =
             super::apply(&machine.db, &machine.shared, vec![command], &applied).unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
+    }
+
+    #[test]
+    fn commands_for_which_there_is_no_room_are_applied_once_there_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (machine, log) = (open(dir.path()), log());
+        apply(&machine, &log[..2]);
+        let tables = FullTables::of(dir.path());
+        machine.db.flush().unwrap_err();
+        let applied = Applied { id: log[4].id, membership: Bytes::new() };
+        let failed = super::apply(&machine.db, &machine.shared, log[2..].to_vec(), &applied).unwrap_err();
+        assert!(Db::is_no_room(&failed), "{failed:#}");
+        // Nobody reads what is not written.
+        machine.shared.read(|tables| assert_eq!(*tables, Tables::load(&machine.db).unwrap()));
+        tables.make_room(|| machine.db.probe() == DbState::Well);
+        apply(&machine, &log[2..]);
+        let whole = open(&dir.path().join("whole"));
+        apply(&whole, &log);
+        whole.shared.read(|expected| machine.shared.read(|tables| assert_eq!(tables, expected)));
     }
 
     #[tokio::test]

@@ -357,8 +357,8 @@ fn lacks_room(error: &rocksdb::Error) -> bool {
 #[allow(clippy::disallowed_methods)] // the tests play the failing disk
 mod tests {
     use super::*;
-    use std::path::PathBuf;
     use std::time::{Duration, Instant};
+    use testkit::FullTables;
 
     const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -370,20 +370,6 @@ mod tests {
         let mut batch = WriteBatch::default();
         batch.put(key, key);
         db.write(batch)
-    }
-
-    /// Puts the tables that RocksDB is going to write on a device that is full.
-    fn fill(dir: &Path) -> Vec<PathBuf> {
-        let tables = (1..500).map(|number| dir.join(format!("{number:06}.sst")));
-        let new: Vec<_> = tables.filter(|table| !table.exists()).collect();
-        new.iter().for_each(|table| std::os::unix::fs::symlink("/dev/full", table).unwrap());
-        new
-    }
-
-    fn make_room(tables: &[PathBuf]) {
-        // RocksDB has deleted those that it gave up.
-        let is_device = |table: &&PathBuf| std::fs::read_link(table).is_ok();
-        tables.iter().filter(is_device).for_each(|table| std::fs::remove_file(table).unwrap());
     }
 
     #[test]
@@ -419,18 +405,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = opened(dir.path());
         put(&db, "before").unwrap();
-        let tables = fill(dir.path());
+        let tables = FullTables::of(dir.path());
         db.flush().unwrap_err();
         assert!(matches!(db.state(), DbState::Full(_)), "{:?}", db.state());
         put(&db, "while it is full").unwrap_err();
         assert!(matches!(db.probe(), DbState::Full(_)));
         assert!(db.background_errors() > 0);
-        make_room(&tables);
-        let since = Instant::now();
-        while db.probe() != DbState::Well {
-            assert!(since.elapsed() < DEADLINE, "it does not go on: {:?}", db.state());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        tables.make_room(|| db.probe() == DbState::Well);
         put(&db, "after").unwrap();
         db.flush().unwrap();
         drop(db);

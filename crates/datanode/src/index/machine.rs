@@ -12,7 +12,7 @@ use proto::scm::LogEnd;
 use raft::{Applied, Committed, Done, StateMachine};
 use rocksdb::WriteBatch;
 use round::Round;
-use statedb::{Db, DbState};
+use statedb::Db;
 use tokio::sync::watch;
 use types::{ContainerId, LogId, LogIndex, PipelineId};
 
@@ -52,8 +52,6 @@ pub(crate) struct PipelineMachine {
     /// The entry up to which the log is known to be committed. Rolls past it may never have been committed:
     /// what they end is quasi-closed.
     committed_to: Option<LogIndex>,
-    /// Whether the last batch failed for lack of room; there may be some by now.
-    lacked_room: bool,
 }
 
 impl PipelineMachine {
@@ -81,16 +79,8 @@ impl PipelineMachine {
         // Whatever a group applies is committed.
         let committed_to = Some(LogIndex(u64::MAX));
         let forget_to = watch::Sender::default();
-        let machine = PipelineMachine {
-            index,
-            pipeline,
-            open,
-            published,
-            forget_to,
-            wake_bytes,
-            committed_to,
-            lacked_room: false,
-        };
+        let machine =
+            PipelineMachine { index, pipeline, open, published, forget_to, wake_bytes, committed_to };
         Ok((machine, watch))
     }
 
@@ -142,8 +132,8 @@ pub(crate) fn answer_again(
 }
 
 impl StateMachine for PipelineMachine {
-    fn lacks_room(&self) -> bool {
-        self.lacked_room || matches!(self.index.db.probe(), DbState::Full(_))
+    fn lacks_room(&self, failed: &anyhow::Error) -> bool {
+        Db::is_no_room(failed)
     }
 
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
@@ -151,17 +141,9 @@ impl StateMachine for PipelineMachine {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<bytes::Bytes>> {
-        let replies = self.apply_batch(&batch, applied);
-        self.lacked_room = replies.as_ref().err().is_some_and(Db::is_no_room);
-        replies
-    }
-}
-
-impl PipelineMachine {
-    fn apply_batch(&mut self, batch: &[Committed], applied: Applied) -> anyhow::Result<Vec<bytes::Bytes>> {
         let mut round = Round::new(&self.index, self.pipeline, self.open, self.committed_to);
         let mut replies = Vec::with_capacity(batch.len());
-        for command in batch {
+        for command in &batch {
             replies.push(round.apply(command)?.encode_to_vec().into());
         }
         let forget_to = round.forget_to;

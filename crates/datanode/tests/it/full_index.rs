@@ -8,6 +8,7 @@ use proto::scm::DiskState;
 use raft::Role;
 use statedb::DbOptions;
 use std::path::{Path, PathBuf};
+use testkit::FullTables;
 use tokio::time::Instant;
 use types::{ContainerId, GroupId, PipelineId};
 
@@ -22,22 +23,6 @@ async fn follower(cluster: &Cluster) -> (usize, PathBuf) {
     let leader = cluster.wait_for_leader().await;
     let follower = (leader + 1) % 3;
     (follower, cluster.disk_paths(follower)[follower % 2].join("db"))
-}
-
-/// Puts the tables that RocksDB is going to write on a device that is full.
-#[allow(clippy::disallowed_methods)] // the test plays the full disk
-fn fill(db: &Path) -> Vec<PathBuf> {
-    let tables = (1..5000).map(|number| db.join(format!("{number:06}.sst")));
-    let new: Vec<_> = tables.filter(|table| !table.exists()).collect();
-    new.iter().for_each(|table| std::os::unix::fs::symlink("/dev/full", table).unwrap());
-    new
-}
-
-#[allow(clippy::disallowed_methods)]
-fn make_room(tables: &[PathBuf]) {
-    let is_device = |table: &&PathBuf| std::fs::read_link(table).is_ok();
-    // One that RocksDB gave up a moment ago is gone.
-    tables.iter().filter(is_device).for_each(|table| drop(std::fs::remove_file(table)));
 }
 
 /// Writes small blocks until somebody is in trouble; what was acknowledged.
@@ -75,7 +60,7 @@ async fn a_disk_whose_index_has_no_room_is_full_until_it_has_and_its_pipelines_g
     let (cluster, scm) = Cluster::start_with_scm(small_memory(), 3).await;
     let (node, db) = follower(&cluster).await;
     let disk = db.parent().unwrap().canonicalize().unwrap();
-    let tables = fill(&db);
+    let tables = FullTables::of(&db);
     let is_full =
         |scm: &PlayedScm| scm.said(node as u64 + 1).disks.iter().any(|disk| disk.state() == DiskState::Full);
     let written = write_until(&cluster, || is_full(&scm)).await;
@@ -84,7 +69,7 @@ async fn a_disk_whose_index_has_no_room_is_full_until_it_has_and_its_pipelines_g
     assert_ne!(metric(&cluster, node, "flotilla_disk_index_errors_total{", &disk), "0");
     let group = cluster.nodes[node].host.group(GroupId::pipeline(PIPELINE)).unwrap();
     assert_eq!(group.status().role, Role::Follower, "{:?}", group.status());
-    make_room(&tables);
+    drop(tables);
     scm.wait(node as u64 + 1, "that it has room", |said| {
         said.disks.iter().all(|disk| disk.state() != DiskState::Full)
     })
@@ -104,14 +89,14 @@ async fn a_pipeline_that_its_disk_cannot_remember_does_not_run_and_what_is_noted
     let (node, db) = follower(&cluster).await;
     let (pipeline, first_container) = (PipelineId(PIPELINE.0 + 1), ContainerId(1000));
     let order = PipelineOrder { pipeline, first_container, ..cluster.order(node) };
-    let tables = fill(&db);
+    let tables = FullTables::of(&db);
     let datanode = &cluster.nodes[node].datanode;
     let failed = datanode.create_pipeline(&order).await.unwrap_err();
     assert!(matches!(failed, PipelineError::Index(_)), "{failed}");
     assert!(cluster.nodes[node].host.group(GroupId::pipeline(pipeline)).is_none());
     let speaks_of_it = |said: &Said| said.replicas.contains_key(&first_container.0);
     scm.wait(node as u64 + 1, "that it has it", speaks_of_it).await;
-    make_room(&tables);
+    drop(tables);
     let deadline = Instant::now() + DEADLINE;
     while let Err(failure) = datanode.create_pipeline(&order).await {
         assert!(Instant::now() < deadline, "there is room: {failure}");

@@ -131,7 +131,7 @@ impl Machine {
                     if let Some(before) = self.id.as_ref().map(log_id_of) {
                         replies.extend(self.apply_inner(std::mem::take(&mut batch), before).await?);
                     }
-                    self.guarded(log_id_of(&id), |inner, applied| inner.reset(applied))?;
+                    self.with_room(log_id_of(&id), |inner, applied| inner.reset(applied)).await?;
                     false
                 }
                 EntryPayload::Normal(Data::Whole(_)) => {
@@ -159,19 +159,10 @@ impl Machine {
         Ok(())
     }
 
-    /// Applies a batch, and waits where there is no room for it: other members' disks may have room, and a
-    /// group that ended would have to be opened again by a person.
     async fn apply_inner(&mut self, batch: Vec<Committed>, id: types::LogId) -> io::Result<Vec<Bytes>> {
         let count = batch.len();
-        let replies = loop {
-            // The bytes are shared, not copied.
-            match self.guarded(id, |inner, applied| inner.apply(batch.clone(), applied)) {
-                Err(_) if self.room_wait.lasts() && self.inner.lacks_room() => {
-                    tokio::time::sleep(ROOM_LOOK).await;
-                }
-                applied => break applied?,
-            }
-        };
+        // The bytes are shared, not copied.
+        let replies = self.with_room(id, |inner, applied| inner.apply(batch.clone(), applied)).await?;
         if replies.len() != count {
             let got = replies.len();
             return Err(io::Error::other(format!("the state machine answered {got} of {count} commands")));
@@ -179,18 +170,26 @@ impl Machine {
         Ok(replies)
     }
 
-    /// A panic in a state machine stops its group with a reason, like an error: openraft would only go
-    /// silent.
-    fn guarded<T>(
+    /// Changes the state, and waits where there is no room for it: other members' disks may have room, and a
+    /// group that ended would have to be opened again by a person. A panic in a state machine stops its group
+    /// with a reason, like an error: openraft would only go silent.
+    async fn with_room<T>(
         &mut self,
         id: types::LogId,
-        apply: impl FnOnce(&mut dyn StateMachine, Applied) -> anyhow::Result<T>,
+        apply: impl Fn(&mut dyn StateMachine, Applied) -> anyhow::Result<T>,
     ) -> io::Result<T> {
-        let applied = applied_to(id, &self.membership);
-        match std::panic::catch_unwind(AssertUnwindSafe(|| apply(&mut *self.inner, applied))) {
-            Ok(result) => result.map_err(|error| io::Error::other(format!("apply up to {id:?}: {error:#}"))),
-            Err(_) => {
-                Err(io::Error::other(format!("the state machine panicked while applying up to {id:?}")))
+        loop {
+            let applied = applied_to(id, &self.membership);
+            match std::panic::catch_unwind(AssertUnwindSafe(|| apply(&mut *self.inner, applied))) {
+                Ok(Ok(done)) => return Ok(done),
+                Ok(Err(failed)) if self.room_wait.lasts() && self.inner.lacks_room(&failed) => {
+                    tokio::time::sleep(ROOM_LOOK).await;
+                }
+                Ok(Err(failed)) => return Err(io::Error::other(format!("apply up to {id:?}: {failed:#}"))),
+                Err(_) => {
+                    let why = format!("the state machine panicked while applying up to {id:?}");
+                    return Err(io::Error::other(why));
+                }
             }
         }
     }
