@@ -253,6 +253,7 @@ async fn a_reception_that_is_broken_off_anywhere_leaves_nothing_behind() {
         drop(carrying);
         let here = carry(&at(&offered, 4), &store).await;
         store.install(&here.stored).await.unwrap();
+        store.sweep_unused().await;
         let dirs = disk.list(&root(GroupId::om(1))).await.unwrap();
         assert_eq!(dirs.len(), 1, "broken off after {polls} polls: {dirs:?}");
         if is_done {
@@ -297,6 +298,7 @@ async fn nobody_else_is_received_until_a_snapshot_is_installed() {
     drop(reception);
     let here = carry(&at(&offered, 4), &store).await;
     store.install(&here.stored).await.unwrap();
+    store.sweep_unused().await;
     assert_eq!(disk.list(&root(GroupId::om(1))).await.unwrap().len(), 1);
 }
 

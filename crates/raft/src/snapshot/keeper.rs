@@ -23,7 +23,8 @@ const NOTE_MAX: Duration = Duration::from_secs(10);
 /// snapshot might never end.
 const PATIENCE: u64 = 4;
 
-/// Writes snapshots of a group as its log grows, and purges the log behind them, until the group has stopped.
+/// Writes snapshots of a group as its log grows, purges the log behind them, and removes those that are old,
+/// until the group has stopped.
 pub(crate) async fn keep(
     raft: Raft,
     log: Log,
@@ -32,9 +33,17 @@ pub(crate) async fn keep(
     applied: watch::Receiver<Option<LogIndex>>,
 ) {
     let group = store.group();
+    let keeping = async {
+        tokio::select! {
+            biased;
+            () = keep_looking(raft, log, store.clone(), policy, applied) => {}
+            // Nobody waits for it: the next snapshot does not, nor does a log that is to be purged.
+            () = sweep_always(&store) => {}
+        }
+    };
     // Nobody joins the task before the group is closed: without a line, a log that grows for ever says
     // nothing.
-    match AssertUnwindSafe(keep_looking(raft, log, store, policy, applied)).catch_unwind().await {
+    match AssertUnwindSafe(keeping).catch_unwind().await {
         Ok(()) => tracing::debug!(%group, "its snapshots are kept no more: it stopped"),
         Err(_) => {
             tracing::error!(%group, "what writes its snapshots and purges its log panicked: open it again")
@@ -72,6 +81,13 @@ async fn keep_looking(
     }
 }
 
+async fn sweep_always(store: &SnapshotStore) {
+    loop {
+        store.let_go.notified().await;
+        store.sweep_unused().await;
+    }
+}
+
 struct Keeper {
     raft: Raft,
     log: Log,
@@ -89,14 +105,13 @@ impl Keeper {
         if self.is_due() {
             let stored = self.store.write().await.map_err(Trouble::Write)?;
             let index = stored.id().index;
-            self.store.sweep_slowly().await;
             tracing::info!(group = %self.store.group(), last = index.0, bytes = stored.manifest.bytes(), "wrote a snapshot");
             self.raft.trigger().snapshot().await.map_err(|_| Trouble::Stopped)?;
             let is_noted =
                 until(&self.raft, |metrics| metrics.snapshot.as_ref().is_some_and(|id| id.index >= index.0));
             is_noted.await?;
         }
-        self.store.sweep_slowly().await;
+        self.store.let_go.notify_one();
         self.purge().await
     }
 

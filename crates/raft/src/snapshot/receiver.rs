@@ -84,6 +84,7 @@ impl Receiving<'_> {
         }
         let done = working(self.answers, self.install(reception, &position)).await;
         self.store.sweep().await;
+        self.store.let_go.notify_one();
         let done = done?;
         tracing::info!(group = %self.store.group(), last = id.index.0, "installed a snapshot");
         Ok(done)

@@ -45,7 +45,7 @@ pub(crate) async fn send(
 ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
     let store = transfer.store.clone();
     let sent = transfer.run().await;
-    store.sweep().await;
+    store.let_go.notify_one();
     sent
 }
 

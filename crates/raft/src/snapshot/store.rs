@@ -40,6 +40,8 @@ pub(crate) struct SnapshotStore {
     pub(crate) receiving: Arc<Semaphore>,
     /// The signal to the keeper that the current snapshot was found damaged.
     pub(crate) attention: Notify,
+    /// The signal that somebody may have held an old snapshot for the last time.
+    pub(crate) let_go: Notify,
     /// The field stands after `snapshots`, so it is dropped after it.
     _alive: Alive,
 }
@@ -116,6 +118,7 @@ impl SnapshotStore {
             sweeping: Semaphore::new(1),
             receiving: Arc::new(Semaphore::new(1)),
             attention: Notify::new(),
+            let_go: Notify::new(),
             _alive: alive,
         };
         store.open_look().await.with_context(|| format!("open the snapshots in {}", store.root))?;
@@ -222,8 +225,7 @@ impl SnapshotStore {
     }
 
     /// Writes a snapshot of the state as it is, when its turn has come; it is current on return, unless a
-    /// newer one was installed meanwhile. The one before it is the next sweep's, and so is what this leaves
-    /// when it is dropped half way.
+    /// newer one was installed meanwhile. What this leaves when it is dropped half way is the next sweep's.
     pub(crate) async fn write(&self) -> anyhow::Result<Arc<Stored>> {
         let _only_one = self.writing.acquire().await.context("write a snapshot")?;
         let _few = self.limits.writers.acquire().await.context("write a snapshot")?;
@@ -267,9 +269,10 @@ impl SnapshotStore {
     }
 
     /// The entry of a file that the last snapshot has too: with as many bytes, and under the same name, of
-    /// which nobody writes any more. What it has lost on its disk since is found by who reads it.
+    /// which nobody writes any more. What it has lost on its disk since is found by who reads it, also when it
+    /// was found before: read now, it would be called whole, and be copied to other members as it is.
     async fn known(&self, last: Option<&Stored>, dir: &str, name: &str) -> anyhow::Result<Option<FileEntry>> {
-        let Some(last) = last.filter(|last| !last.is_damaged()) else { return Ok(None) };
+        let Some(last) = last else { return Ok(None) };
         let files = &last.manifest.files;
         let Ok(at) = files.binary_search_by(|file| file.name.as_str().cmp(name)) else { return Ok(None) };
         let (path, known) = (format!("{}/{name}", files_dir(dir)), format!("{}/{name}", last.files_dir()));
@@ -377,22 +380,14 @@ impl SnapshotStore {
         self.snapshots.install(stored.files_dir()).await.context("install a snapshot")?;
         self.counters.installed_count.fetch_add(1, Ordering::Relaxed);
         self.make_current(stored.clone());
-        self.sweep().await;
         Ok(())
     }
 
-    /// Removes old snapshots that nobody reads, and what is left of those that came to nothing. Cancellation
-    /// safe: what is not removed yet is the next sweep's.
+    /// Removes what is left of snapshots that came to nothing. Cancellation safe: what is not removed yet is
+    /// the next sweep's.
     pub(crate) async fn sweep(&self) {
         let Ok(_only_one) = self.sweeping.acquire().await else { return };
-        let garbage = {
-            let mut state = self.lock();
-            let (unused, kept) =
-                state.retired.drain(..).partition::<Vec<_>, _>(|stored| Arc::strong_count(stored) == 1);
-            state.retired = kept;
-            state.garbage.extend(unused.into_iter().map(|stored| stored.dir.clone()));
-            state.garbage.clone()
-        };
+        let garbage = self.lock().garbage.clone();
         for dir in garbage {
             match self.remove(&dir).await {
                 Ok(()) => self.lock().garbage.retain(|left| *left != dir),
@@ -401,9 +396,9 @@ impl SnapshotStore {
         }
     }
 
-    /// [`SnapshotStore::sweep`] for a caller for whom nobody waits: the disk gets the bytes of old snapshots
-    /// back file by file, with time between them. Whoever sweeps meanwhile leaves these to this call.
-    pub(crate) async fn sweep_slowly(&self) {
+    /// Removes old snapshots that nobody reads. The disk gets their bytes back file by file, with time between
+    /// them, so that nobody is to wait for this. Cancellation safe, as [`SnapshotStore::sweep`] is.
+    pub(crate) async fn sweep_unused(&self) {
         let unused: Vec<(Arc<Stored>, Vec<FileEntry>)> = {
             let state = self.lock();
             let current = state.current.as_ref().map(|stored| &stored.manifest);
@@ -414,6 +409,9 @@ impl SnapshotStore {
             if let Err(error) = self.thin_out(&stored.dir, &freed).await {
                 tracing::warn!(group = %self.group, dir = stored.dir, %error, "remove files of a snapshot");
             }
+            let mut state = self.lock();
+            state.retired.retain(|retired| !Arc::ptr_eq(retired, &stored));
+            state.garbage.push(stored.dir.clone());
         }
         self.sweep().await;
     }
@@ -555,7 +553,8 @@ mod tests {
     async fn what_a_snapshot_leaves_behind_goes_file_by_file_with_time_between() {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
-        std::fs::write(dir.path().join("table"), []).unwrap();
+        // The table that all have is as large, and its bytes are nobody's to give back.
+        std::fs::File::create(dir.path().join("table")).unwrap().set_len(128 << 20).unwrap();
         let state = Tables { disk, root: dir.path().to_owned(), written: AtomicU64::default() };
         let (limits, counters) = (Arc::new(Limits::new(&HostOptions::default())), Arc::default());
         let store =
@@ -572,12 +571,18 @@ mod tests {
         drop(first);
         store.lock().current = Some(Arc::new(larger));
         let begun = tokio::time::Instant::now();
+        let held = store.current().unwrap();
         store.write().await.unwrap();
         assert!(begun.elapsed() < Duration::from_millis(100), "who writes does not wait for it");
-        store.sweep_slowly().await;
+        store.sweep_unused().await;
+        let piece = PieceReader::new(held.clone()).read(Piece { file: 0, number: 0 }).await;
+        assert_eq!(piece.unwrap(), "1", "somebody reads it");
+        drop(held);
+        store.sweep_unused().await;
         assert!(!files.exists());
-        // All but the last, and what may go at once.
-        assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
+        // All but the last, and what may go at once; what the next snapshot has too takes no time.
+        let took = begun.elapsed();
+        assert!((Duration::from_millis(900)..Duration::from_millis(1600)).contains(&took), "{took:?}");
     }
 
     #[tokio::test]
@@ -603,7 +608,7 @@ mod tests {
         let damaged = PieceReader::new(second.clone()).read(Piece { file: 1, number: 0 }).await;
         assert!(matches!(damaged, Err(PieceError::Damaged(..))));
         let third = store.write().await.unwrap();
-        assert_ne!(entry(&third), entry(&second), "nothing is known by one that is damaged");
+        assert_eq!(entry(&third), entry(&second), "what is damaged stays so");
 
         // The last snapshot has lost it.
         std::fs::remove_file(dir.path().join(third.files_dir()).join("table")).unwrap();

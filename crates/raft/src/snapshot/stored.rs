@@ -71,7 +71,9 @@ impl Received {
 pub(crate) enum PieceError {
     #[error("the snapshot has no {0:?}")]
     NoSuchPiece(Piece),
-    #[error("{0:?} of the snapshot in {1} is damaged on its disk")]
+    #[error(
+        "{0:?} of the snapshot in {1} is damaged on its disk; if it is so in the next one too, the state is"
+    )]
     Damaged(Piece, String),
     #[error("read a snapshot: {0}")]
     Io(#[from] io::Error),
