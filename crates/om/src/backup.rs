@@ -2,6 +2,7 @@
 //! of RocksDB, sent as fast as it is taken. Nothing waits for it; old versions of rows are kept until it
 //! ends.
 
+use crate::rules::ROWS_PART_BYTES;
 use crate::tables::{
     APPLIED_KEY, FORMAT, NAMES_PREFIX, NEXT_BUCKET_KEY, OF_THIS_LOG, RESTORED_KEY, ROOT, UNSETTLED_PREFIX,
     decode, successor,
@@ -26,8 +27,7 @@ use tracing::{info, warn};
 
 /// Backups of groups under way at a time, each with a thread: as many as there may be groups.
 pub(crate) const BACKUPS_MAX: usize = 256;
-/// The limits of a part: what one entry of a log takes when it is restored.
-const PART_BYTES_MAX: usize = 512 << 10;
+/// The most rows of a part, which one entry of a log takes when it is restored.
 const PART_ROWS_MAX: usize = 4096;
 /// Parts that are read before they are taken: with the one that is made, a megabyte for each group.
 const PARTS_AHEAD: usize = 1;
@@ -47,6 +47,7 @@ pub(crate) fn send(
         let mut send = |part| send_within(&runtime, &parts, Ok(BackupPart { part: Some(part) }));
         match read(&db, group, &mut send) {
             Ok(rows) => info!(group, rows, "sent all rows to a backup"),
+            Err(_) if parts.is_closed() => info!(group, "whoever asked for a backup has enough of it"),
             Err(error) => {
                 warn!(group, error = format!("{error:#}"), "send rows to a backup");
                 let failure = Failure::internal(format!("send rows to a backup: {error:#}"));
@@ -84,7 +85,7 @@ pub(crate) fn read(
             bytes += key.len() + value.len();
             count += 1;
             rows.push(MovedRow { key: key.into_vec().into(), value: Some(value.into_vec().into()) });
-            if bytes >= PART_BYTES_MAX || rows.len() >= PART_ROWS_MAX {
+            if bytes >= ROWS_PART_BYTES || rows.len() >= PART_ROWS_MAX {
                 bytes = 0;
                 send(Part::Rows(BackupRows { rows: std::mem::take(&mut rows) }))?;
             }

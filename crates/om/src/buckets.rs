@@ -32,10 +32,11 @@ use raft::{AddressBook, ReadPolicy};
 use rand::RngExt;
 use rpc::Channel;
 use statedb::Db;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Request, Response, Status};
 use tracing::{debug, info, warn};
@@ -312,9 +313,12 @@ pub(crate) async fn finish_always(buckets: Buckets) {
         let moved = entry.last_move.as_ref().and_then(|last| last.moved);
         (entry.number, entry.deletions, entry.stage, moved.map(|moved| moved.attempt))
     };
-    let mut seen = BTreeSet::new();
+    let (mut seen, slots) = (BTreeSet::new(), Arc::new(Semaphore::new(AT_A_TIME)));
+    let (mut tasks, mut under_way) = (JoinSet::new(), BTreeMap::<_, AbortHandle>::new());
     loop {
         sleep(LOOK_EVERY).await;
+        while tasks.try_join_next().is_some() {}
+        under_way.retain(|_, task| !task.is_finished());
         let unsettled =
             match buckets.unsettled().context("read which buckets are being made, deleted or moved") {
                 Ok(unsettled) => unsettled,
@@ -325,22 +329,26 @@ pub(crate) async fn finish_always(buckets: Buckets) {
             };
         let named = unsettled.iter().map(what).collect();
         buckets.unsettled.note_buckets(named, buckets.clock.now_ms());
-        // A change that is new is left to whoever waits for it. A group that hangs keeps no other one's
-        // buckets waiting.
-        let mut under_way = JoinSet::new();
-        // Writers of a bucket that is settled wait, whoever led the root before.
-        let is_urgent = |entry: &BucketEntry| {
-            matches!(entry.stage(), BucketStage::BucketMoved | BucketStage::BucketStays)
-        };
-        for entry in unsettled.iter().filter(|entry| is_urgent(entry) || seen.contains(&attempt(entry))) {
-            if under_way.len() >= AT_A_TIME {
-                under_way.join_next().await;
+        for entry in &unsettled {
+            // Writers of a bucket that is settled wait, whoever led the root before: a group that hangs, and
+            // has many, does not keep it waiting. Any other change that is new is left to whoever waits for it.
+            let is_urgent = matches!(entry.stage(), BucketStage::BucketMoved | BucketStage::BucketStays);
+            if is_urgent || seen.contains(&attempt(entry)) {
+                let slots = (!is_urgent).then(|| slots.clone());
+                let finishing = finish_in_turn(slots, buckets.clone(), entry.clone());
+                under_way.entry(attempt(entry)).or_insert_with(|| tasks.spawn(finishing));
             }
-            under_way.spawn(finish(buckets.clone(), entry.clone()));
         }
-        under_way.join_all().await;
         seen = unsettled.iter().map(attempt).collect();
     }
+}
+
+async fn finish_in_turn(slots: Option<Arc<Semaphore>>, buckets: Buckets, entry: BucketEntry) {
+    let _slot = match &slots {
+        Some(slots) => slots.acquire().await.ok(),
+        None => None,
+    };
+    finish(buckets, entry).await;
 }
 
 /// The change of a bucket that is not at its end.

@@ -5,7 +5,7 @@ use crate::counted::{Counted, expose_listings, expose_memory, expose_tables};
 use crate::groups::Groups;
 use crate::heartbeat::{Heartbeat, Word};
 use crate::lane::WAITING_BYTES_MAX;
-use crate::moves::{self, Moves};
+use crate::moves::{self, Moves, SENT_AT_A_TIME};
 use crate::options::OmOptions;
 use crate::others::Others;
 use crate::place::{DiskTables, TablesPlace};
@@ -128,6 +128,7 @@ impl Om {
             clock: clock.clone(),
             counts,
             wanted,
+            slots: Arc::new(Semaphore::new(SENT_AT_A_TIME)),
         };
         let service = OmService {
             replicas: replicas.clone(),

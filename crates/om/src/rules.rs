@@ -19,8 +19,11 @@ pub(crate) const PART_BYTES_MIN: u64 = 5 << 20;
 /// megabyte, 20 000 pieces (5 TiB in blocks of 256 MiB) less than one.
 pub(crate) const COMMAND_BYTES_MAX: usize = 4 << 20;
 
-/// The most bytes of a command that takes rows in: one row may be as large as a command that makes one.
+/// The most bytes of a command that takes rows in: one row of [`KEY_PIECES_MAX`] pieces, and others beside it.
 pub(crate) const ROWS_BYTES_MAX: usize = 12 << 20;
+/// The bytes with which a part of a bucket that moves, or of a backup, is full: small beside what a group
+/// applies in a second, so that its other buckets do not wait. The last row may be much longer.
+pub(crate) const ROWS_PART_BYTES: usize = 512 << 10;
 
 /// Refuses a volume that cannot be there.
 pub(crate) fn check_volume(volume: &str) -> Result<(), Failure> {
@@ -114,9 +117,10 @@ pub(crate) fn check_attributes(attributes: Option<&KeyAttributes>) -> Result<(),
     Ok(())
 }
 
-/// The most pieces of one key: its row fits into one command of a move, and into a backup. With blocks of 256
-/// MiB an object of 5 TiB has a tenth of that.
-pub(crate) const KEY_PIECES_MAX: usize = 200_000;
+/// The most pieces of one key: its row, however long its numbers are, fits into one command of a move beside
+/// what else that has, and into a part of a backup. With blocks of 256 MiB an object of 5 TiB has a seventh
+/// of that.
+pub(crate) const KEY_PIECES_MAX: usize = 150_000;
 
 /// Checks that the pieces of a key or part name blocks and add up to its size.
 pub(crate) fn check_pieces(pieces: &[BlockPiece], size: u64) -> Result<(), Failure> {
@@ -160,6 +164,7 @@ pub(crate) fn page_limit(limit: u32) -> usize {
 mod tests {
     use super::*;
     use proto::datanode::BlockName;
+    use proto::om::Key;
 
     #[test]
     fn bucket_names_follow_s3() {
@@ -250,6 +255,29 @@ mod tests {
         assert!(check_pieces(&[BlockPiece { length: 1, ..BlockPiece::default() }], 1).is_err());
         let nameless = Some(BlockName { container: 1, local: 2, nonce: bytes::Bytes::new() });
         assert!(check_pieces(&[BlockPiece { block: nameless, ..piece(0, 1) }], 1).is_err());
+    }
+
+    #[test]
+    fn the_longest_row_fits_into_a_command_that_takes_rows_in() {
+        let block =
+            Some(BlockName { container: u64::MAX, local: u64::MAX, nonce: proto::uuid_bytes(u128::MAX) });
+        let (offset, length, commit_index) = (u64::MAX, u64::MAX, u64::MAX);
+        let piece = BlockPiece { block, offset, length, commit_index, crc: u32::MAX };
+        let key = Key {
+            key: vec![b'k'; KEY_BYTES_MAX].into(),
+            size: u64::MAX,
+            etag: "e".repeat(ETAG_BYTES_MAX),
+            modified_ms: u64::MAX,
+            attributes: Some(KeyAttributes {
+                content_type: "t".repeat(ATTRIBUTES_BYTES_MAX),
+                ..KeyAttributes::default()
+            }),
+            pieces: vec![piece; KEY_PIECES_MAX],
+            part_sizes: vec![u64::MAX; PARTS_MAX as usize],
+            upload: "u".repeat(KEY_BYTES_MAX),
+        };
+        let beside = ROWS_PART_BYTES + (64 << 10);
+        assert!(key.encoded_len() + beside < ROWS_BYTES_MAX, "{}", key.encoded_len());
     }
 
     #[test]

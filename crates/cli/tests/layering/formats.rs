@@ -56,7 +56,7 @@ const LIMITS: &[(&str, &str, &str, &str)] = &[
     ("om-tables.md", "the last have at least 5 MiB", "om/src/rules.rs", "PART_BYTES_MIN"),
     ("om-tables.md", "entries of a page | 1 000", "om/src/rules.rs", "PAGE_ENTRIES_MAX"),
     ("om-tables.md", "a command, encoded | 4 MiB", "om/src/rules.rs", "COMMAND_BYTES_MAX"),
-    ("om-tables.md", "pieces of a key | 200 000", "om/src/rules.rs", "KEY_PIECES_MAX"),
+    ("om-tables.md", "pieces of a key | 150 000", "om/src/rules.rs", "KEY_PIECES_MAX"),
     ("om-tables.md", "or of a backup | 12 MiB", "om/src/rules.rs", "ROWS_BYTES_MAX"),
     ("om-tables.md", "remembered requests | 10 million", "om/src/ops/requests.rs", "REMEMBERED_MAX"),
     ("om-tables.md", "10 million, and 2 GiB", "om/src/ops/requests.rs", "REMEMBERED_BYTES_MAX"),

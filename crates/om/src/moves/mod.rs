@@ -41,7 +41,7 @@ use sender::Sender;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 use tracing::warn;
@@ -49,6 +49,10 @@ use types::{Clock, GroupId};
 
 /// The time after which what a leader before this one has begun is gone on with.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Buckets that an OM sends at a time. Each has a part under way, which takes its share of the memory in which
+/// changes wait at the other group's OM.
+pub(crate) const SENT_AT_A_TIME: usize = 8;
 
 /// The way of buckets from one group to another.
 #[derive(Clone)]
@@ -60,6 +64,8 @@ pub(crate) struct Moves {
     pub(crate) counts: Arc<MoveCounts>,
     /// Notified when there is something to send.
     pub(crate) wanted: Arc<Notify>,
+    /// One permit per bucket that is sent.
+    pub(crate) slots: Arc<Semaphore>,
 }
 
 /// Work on what a group has of a bucket.

@@ -6,6 +6,7 @@
 //! part is small however long it takes.
 
 use crate::ops::about;
+use crate::rules::ROWS_PART_BYTES;
 use crate::tables::{
     BucketNumber, QUEUE_KEY, REMEMBERED_PREFIX, Read, contents, decode, remembered_key, successor,
 };
@@ -17,9 +18,7 @@ use proto::om::{MovedRow, RememberedRequests, RequestQueue};
 use statedb::Db;
 use std::collections::BTreeSet;
 
-/// The limits of a part: small beside what a group applies in a second, so that its other buckets do not
-/// wait.
-const BYTES_MAX: usize = 512 << 10;
+/// The most rows and requests of a part.
 const COUNT_MAX: usize = 4096;
 /// The bytes that are read at a time in the search for the bucket's requests among others.
 const SOUGHT_BYTES_MAX: usize = 4 << 20;
@@ -55,7 +54,7 @@ impl Part {
 
     /// Whether so much more would be too much for the part. What is too much alone goes alone.
     fn has_no_room(&self, bytes: usize, count: usize, count_max: usize) -> bool {
-        self.count != 0 && (self.bytes + bytes > BYTES_MAX || self.count + count > count_max)
+        self.count != 0 && (self.bytes + bytes > ROWS_PART_BYTES || self.count + count > count_max)
     }
 
     fn push(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
@@ -92,7 +91,7 @@ impl Parts {
 
     fn read_changed(&mut self, db: &Db, part: &mut Part) -> anyhow::Result<()> {
         // While rows are read in order, half of the bytes are theirs: both readings come on.
-        let bytes_max = if self.has_read_all { BYTES_MAX } else { BYTES_MAX / 2 };
+        let bytes_max = if self.has_read_all { ROWS_PART_BYTES } else { ROWS_PART_BYTES / 2 };
         while !part.is_full(bytes_max, self.count_max)
             && let Some(row) = self.changed.pop_first()
         {
@@ -109,7 +108,7 @@ impl Parts {
             }
             let from = if self.last < table { table.clone() } else { [&self.last[..], b"\0"].concat() };
             for row in rows_from(db, &table, &from) {
-                if part.is_full(BYTES_MAX, self.count_max) {
+                if part.is_full(ROWS_PART_BYTES, self.count_max) {
                     return Ok(());
                 }
                 let (key, value) = row?;
@@ -128,7 +127,7 @@ impl Parts {
         self.place = self.place.max(queue.first);
         let mut sought = 0;
         for row in rows_from(db, REMEMBERED_PREFIX, &remembered_key(self.place)) {
-            if part.is_full(BYTES_MAX, self.count_max) || sought >= SOUGHT_BYTES_MAX {
+            if part.is_full(ROWS_PART_BYTES, self.count_max) || sought >= SOUGHT_BYTES_MAX {
                 return Ok(false);
             }
             let (key, value) = row?;

@@ -74,6 +74,9 @@ impl Sender {
     /// keeps this leader from going on.
     pub(super) async fn run(self) {
         let BucketMove { number, attempt, from, to } = self.moved;
+        // Writers of a bucket that another leader froze wait for its end.
+        let is_frozen = self.record().is_ok_and(|record| record.frozen);
+        let _slot = if is_frozen { None } else { self.moves.slots.acquire().await.ok() };
         self.moves.counts.begin(number);
         info!(number, attempt, from, to, "send a bucket to another group");
         let begun = Instant::now();
