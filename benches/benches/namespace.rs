@@ -1,11 +1,11 @@
 //! Names that are written to and looked up in three OMs, each a process: rates, latencies, processor time of
-//! all OMs together, syncs of their logs and bytes that reached the device, beside a second binary if one is
-//! given. Ends with one line of JSON. `./dev bench namespace [--quick] [--peer BINARY] [--count=N] [--oms=N]
-//! [--groups=N]`; with `--idle=SECONDS` what OMs cost that nobody uses, and with `--large` a namespace of
+//! all OMs together, syncs of their logs and bytes that reached the device, beside a second binary or etcd
+//! if one is given. Ends with one line of JSON. `./dev bench namespace [--quick] [--peer BINARY] [--etcd BINARY]
+//! [--count=N] [--oms=N] [--groups=N]`; with `--idle=SECONDS` what OMs cost that nobody uses, and with `--large` a namespace of
 //! millions, and no more.
 
 use flotilla_benches::flotilla_binary;
-use flotilla_benches::namespace::{Large, Load, Measured, OmCluster, load};
+use flotilla_benches::namespace::{EtcdCluster, Large, Load, Measured, OmCluster, load};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,11 +24,14 @@ struct Plan {
     large: bool,
     /// Another flotilla binary, which takes turns with ours.
     peer: Option<PathBuf>,
+    /// The binary of etcd, into which the same names are written in turns with ours.
+    etcd: Option<PathBuf>,
 }
 
 impl Plan {
     fn of(arguments: &[String]) -> Result<Plan, String> {
-        let mut plan = Plan { count: 1_000_000, oms: 3, groups: 1, idle: None, large: false, peer: None };
+        let (count, oms, groups) = (1_000_000, 3, 1);
+        let mut plan = Plan { count, oms, groups, idle: None, large: false, peer: None, etcd: None };
         let mut arguments = arguments.iter();
         let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
         while let Some(argument) = arguments.next() {
@@ -42,10 +45,15 @@ impl Plan {
                 ("--large", "") => plan.large = true,
                 ("--peer", "") => plan.peer = Some(arguments.next().ok_or("--peer of what?")?.into()),
                 ("--peer", value) => plan.peer = Some(value.into()),
+                ("--etcd", "") => plan.etcd = Some(arguments.next().ok_or("--etcd of what?")?.into()),
+                ("--etcd", value) => plan.etcd = Some(value.into()),
                 _ => return Err(format!("unknown argument {argument}")),
             }
         }
-        Ok(plan)
+        match (&plan.peer, &plan.etcd) {
+            (Some(_), Some(_)) => Err("--peer or --etcd: one takes turns with ours".to_owned()),
+            _ => Ok(plan),
+        }
     }
 }
 
@@ -83,6 +91,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(peer) = &plan.peer {
         clusters.push(("peer", start(peer)?));
     }
+    let etcd = plan.etcd.as_ref().map(|binary| EtcdCluster::start(binary, plan.oms)).transpose()?;
     if let Some(measured) = plan.idle {
         idle(&plan, &clusters, measured);
         return Ok(());
@@ -124,7 +133,12 @@ fn main() -> anyhow::Result<()> {
         for (name, cluster) in &clusters {
             let one = load(cluster, kind)?;
             report(row, name, &one);
-            measured.push((name, one));
+            measured.push((*name, one));
+        }
+        if let Some(etcd) = etcd.as_ref().filter(|_| row.kind == "names") {
+            let one = etcd.load(kind)?;
+            report(row, "etcd", &one);
+            measured.push(("etcd", one));
         }
         rows.push(of_row(row, &measured));
     }
@@ -176,8 +190,8 @@ fn report(row: &Row, name: &str, measured: &Measured) {
     }
 }
 
-fn of_row(row: &Row, measured: &[(&&str, Measured)]) -> Value {
-    let target = |(name, measured): &(&&str, Measured)| {
+fn of_row(row: &Row, measured: &[(&str, Measured)]) -> Value {
+    let target = |(name, measured): &(&str, Measured)| {
         json!({
             "target": name, "total": measured.total, "cpu_ms_per_operation": measured.cpu_ms(),
             "disk_cpu_ms_per_operation": measured.disk_cpu_seconds * 1e3 / measured.operations(),

@@ -42,6 +42,10 @@ impl Usage {
         field(&read(&format!("/proc/{pid}/status")), "VmRSS:") << 10
     }
 
+    pub(crate) fn device_bytes_written_of(pid: u32) -> u64 {
+        field(&read(&format!("/proc/{pid}/io")), "write_bytes:")
+    }
+
     pub(crate) fn since(&self, earlier: &Usage) -> Rates {
         let over = self.at - earlier.at;
         Rates {
