@@ -43,6 +43,32 @@ fn a_planted_wide_paragraph_is_found() {
     assert_eq!(too_wide_of_page(&text).collect::<Vec<_>>(), [1, 8]);
 }
 
+#[test]
+fn a_fence_has_a_line_of_its_own() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let mut within = Vec::new();
+    for place in ["README.md", "ARCHITECTURE.md", "docs", "benches", "deploy"] {
+        for (path, text) in files(&root.join(place), "md") {
+            within.extend(fences_within_lines(&text).map(|line| format!("{place}/{path}:{line}")));
+        }
+    }
+    assert!(within.is_empty(), "a fence within a line:\n{}", within.join("\n"));
+}
+
+#[test]
+fn a_planted_fence_within_a_line_is_found() {
+    let text = "text\n```\ncode ```\n  ```\n```sh\n``` text\n";
+    assert_eq!(fences_within_lines(text).collect::<Vec<_>>(), [3, 6]);
+}
+
+/// The lines that have more than a fence, and the name of its language.
+fn fences_within_lines(text: &str) -> impl Iterator<Item = usize> {
+    let is_fence =
+        |line: &str| line.trim().strip_prefix("```").is_some_and(|name| !name.contains([' ', '`']));
+    let lines = text.lines().enumerate();
+    lines.filter(move |(_, line)| line.contains("```") && !is_fence(line)).map(|(at, _)| at + 1)
+}
+
 /// The lines of prose that are too wide, and that a paragraph's code does not make so.
 fn too_wide_of_page(text: &str) -> impl Iterator<Item = usize> {
     let mut draws = false;
