@@ -16,10 +16,10 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) struct Groups {
     connector: Arc<dyn Connector>,
     known: Mutex<BTreeMap<u64, KnownGroup>>,
-    /// The lock that is held from the question how far a group is until its answer is noted and the fences
-    /// that it lacks are sent: of two answers the later one is noted later.
     /// Whether an address is known of each group that SCM has told of.
     is_complete: AtomicBool,
+    /// The lock that is held from the question how far a group is until its answer is noted and the fences
+    /// that it lacks are sent: of two answers the later one is noted later.
     pub(crate) hearing: tokio::sync::Mutex<()>,
 }
 
