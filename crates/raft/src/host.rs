@@ -348,9 +348,10 @@ async fn hand_over(group: &Group) {
 
 /// Looks after the groups of a host until it is aborted.
 async fn look_after(open_groups: Arc<OpenGroups>) {
+    let begun = Instant::now();
     loop {
         let intervals = open_groups.all().into_iter().map(|group| {
-            group.doze().look();
+            group.doze().look(begun);
             group.look_whether_it_stands();
             group.doze().look_interval()
         });

@@ -7,20 +7,23 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
 /// The most heartbeats that wait for their batch: one for each group that two processes share, and some.
 const WAITING_COUNT_MAX: usize = 4096;
 /// The most heartbeats in one message: about 100 bytes each.
 pub(crate) const BATCH_COUNT_MAX: usize = 1024;
-/// The most messages under way. A heartbeat is sent at once as long as there are fewer; while there are not,
-/// heartbeats gather. The limit is more than one, so that a group whose answer is slow delays others little.
+/// The time for which heartbeats gather, for one message: those of groups that a host looked at together come
+/// within it, and beside a lease it is nothing.
+const GATHER: Duration = Duration::from_millis(1);
+/// The most messages under way; while there are so many, heartbeats gather for longer. The limit is more than
+/// one, so that a group whose answer is slow delays others little.
 const UNDER_WAY_COUNT_MAX: usize = 4;
 /// The time for which a message may be under way. Those who wait for its answers give up earlier.
 const MESSAGE_MAX: Duration = Duration::from_secs(2);
 
-/// Heartbeats of many groups to one process, sent together. What is waiting when a message can go goes with
-/// it, so that a heartbeat alone is not delayed and many at a time cost one message.
+/// Heartbeats of many groups to one process, sent together: many at a time cost one message.
 pub(crate) struct Heartbeats {
     client: RaftTransportClient<Channel>,
     /// The sender, made by the first heartbeat: who only talks to a process by other ways needs no task for
@@ -71,16 +74,24 @@ impl Drop for Sender {
 async fn send_batches(client: RaftTransportClient<Channel>, mut queue: mpsc::Receiver<Waiting>) {
     let mut under_way = FuturesUnordered::new();
     let mut batch = Vec::new();
+    // The time at which the batch goes; before its first heartbeat it is any.
+    let mut due = Instant::now();
     loop {
-        let has_room = under_way.len() < UNDER_WAY_COUNT_MAX;
+        let (more, has_room) = (BATCH_COUNT_MAX - batch.len(), under_way.len() < UNDER_WAY_COUNT_MAX);
+        let was_empty = batch.is_empty();
         tokio::select! {
             biased;
             Some(()) = under_way.next() => {}
-            count = queue.recv_many(&mut batch, BATCH_COUNT_MAX), if has_room => {
+            () = sleep_until(due), if has_room && !was_empty => {
+                under_way.push(send_batch(client.clone(), std::mem::take(&mut batch)));
+            }
+            count = queue.recv_many(&mut batch, more), if more > 0 => {
                 if count == 0 {
                     return;
                 }
-                under_way.push(send_batch(client.clone(), std::mem::take(&mut batch)));
+                if was_empty {
+                    due = Instant::now() + GATHER;
+                }
             }
         }
     }
