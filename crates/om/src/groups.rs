@@ -2,15 +2,18 @@
 
 use crate::tables::ROOT;
 use proto::scm::OmGroupView;
-use proto::{Code, Failure};
+use proto::{Code, Failure, Retry};
 use rpc::{Connector, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The time for one member to answer: one that takes longer hangs, and the next one is asked.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// The time for which SCM's word counts that a group lacks room: it says so each second.
+const SAID_LATELY: Duration = Duration::from_secs(5);
 
 /// All groups that are founded, and the ways to them.
 pub(crate) struct Groups {
@@ -29,6 +32,8 @@ struct KnownGroup {
     link: Link,
     /// The bits of the number of the group's keys, as its leader said last. `None`: nobody knows.
     keys_bits: Option<u32>,
+    /// The moment when SCM said last that too many of the members' disks are full for a change.
+    lacked_room: Option<Instant>,
 }
 
 impl Groups {
@@ -50,9 +55,11 @@ impl Groups {
                 let Ok(link) = Link::new(&addresses, self.connector.clone(), ANSWERS_WITHIN) else {
                     continue;
                 };
-                known.insert(group.group, KnownGroup { addresses, link, keys_bits: None });
+                let (keys_bits, lacked_room) = Default::default();
+                known.insert(group.group, KnownGroup { addresses, link, keys_bits, lacked_room });
             }
             let Some(known) = known.get_mut(&group.group) else { continue };
+            known.lacked_room = group.lacks_room.then(Instant::now);
             if let Some(leader) = group.members.iter().find(|member| member.om == group.leader_om) {
                 known.link.leads(&leader.address);
                 known.keys_bits = group.keys_bits;
@@ -89,6 +96,17 @@ impl Groups {
             }
             false => Err(Failure::invalid(format!("there is no group {group} of names"))),
         }
+    }
+
+    /// Refuses changes of a group that can commit none now: they would wait for as long as those who ask do.
+    pub(crate) fn check_room(&self, group: u64) -> Result<(), Failure> {
+        let known = self.known.lock().expect("no holder panics");
+        let lacked_room = known.get(&group).and_then(|known| known.lacked_room);
+        if lacked_room.is_none_or(|at| at.elapsed() > SAID_LATELY) {
+            return Ok(());
+        }
+        let why = format!("too many disks of OMs are full for a change in group {group} of names");
+        Err(Failure { retry: Retry::No, ..Failure::new(Code::DiskFull, why) })
     }
 
     /// The numbers of all groups of which SCM has told.
@@ -133,6 +151,21 @@ mod tests {
         assert!(groups.check_is_there(0).is_ok());
         assert_eq!(groups.check_is_there(5).unwrap_err().code, Code::Invalid);
         assert_eq!(groups.pick([5, 6]), ROOT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_group_whose_disks_are_full_changes_nothing_as_long_as_scm_says_so() {
+        let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
+        let full = OmGroupView { lacks_room: true, ..group(1, "a:1") };
+        groups.note(&[group(0, "a:1"), full.clone()]);
+        assert!(groups.check_room(0).is_ok() && groups.check_room(7).is_ok());
+        let refused = groups.check_room(1).unwrap_err();
+        assert_eq!((refused.code, refused.retry), (Code::DiskFull, Retry::No));
+        groups.note(&[group(0, "a:1"), group(1, "a:1")]);
+        assert_eq!(groups.check_room(1), Ok(()));
+        groups.note(&[full]);
+        tokio::time::advance(2 * SAID_LATELY).await;
+        assert_eq!(groups.check_room(1), Ok(()), "SCM is silent, and there may be room since");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod filed;
 mod groups;
 mod heartbeat;
 mod lane;
+mod led_tasks;
 mod moves;
 mod om;
 mod ops;

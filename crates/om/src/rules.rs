@@ -108,6 +108,9 @@ pub(crate) fn check_attributes(attributes: Option<&KeyAttributes>) -> Result<(),
             format!("user metadata has {user_bytes} bytes, at most {USER_METADATA_BYTES_MAX} are allowed");
         return Err(Failure::new(Code::TooLarge, message));
     }
+    if let Some(broken) = texts(attributes).find(|text| text.contains(is_no_text)) {
+        return Err(Failure::invalid(format!("{broken:?} cannot stand in a header")));
+    }
     let bytes = attributes.encoded_len();
     if bytes > ATTRIBUTES_BYTES_MAX {
         let message =
@@ -115,6 +118,20 @@ pub(crate) fn check_attributes(attributes: Option<&KeyAttributes>) -> Result<(),
         return Err(Failure::new(Code::TooLarge, message));
     }
     Ok(())
+}
+
+/// What of a key's attributes goes into headers, as it is.
+fn texts(attributes: &KeyAttributes) -> impl Iterator<Item = &String> {
+    let KeyAttributes { content_type, cache_control, content_disposition, .. } = attributes;
+    let KeyAttributes { content_encoding, content_language, expires, .. } = attributes;
+    let fixed =
+        [content_type, cache_control, content_disposition, content_encoding, content_language, expires];
+    fixed.into_iter().chain(attributes.user_metadata.iter().flat_map(|(name, value)| [name, value]))
+}
+
+/// Whether no header may have this character.
+fn is_no_text(character: char) -> bool {
+    character.is_ascii_control() && character != '\t'
 }
 
 /// The most pieces of one key: its row, however long its numbers are, fits into one command of a move beside
@@ -233,6 +250,14 @@ mod tests {
         assert_eq!(check_attributes(None), Ok(()));
         assert_eq!(check_attributes(Some(&user(2048))), Ok(()));
         assert_eq!(check_attributes(Some(&user(2049))).unwrap_err().code, Code::TooLarge);
+        let broken = |name: &str, value: &str| KeyAttributes {
+            user_metadata: [(name.to_owned(), value.to_owned())].into(),
+            ..KeyAttributes::default()
+        };
+        assert_eq!(check_attributes(Some(&broken("name", "ä\tb"))), Ok(()));
+        for broken in [broken("name", "a\r\nb"), broken("na\nme", "b"), broken("name", "\0")] {
+            assert_eq!(check_attributes(Some(&broken)).unwrap_err().code, Code::Invalid);
+        }
         let large = KeyAttributes { content_type: "t".repeat(8193), ..KeyAttributes::default() };
         assert_eq!(check_attributes(Some(&large)).unwrap_err().code, Code::TooLarge);
     }

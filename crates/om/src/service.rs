@@ -136,6 +136,7 @@ impl OmService {
             return Err(Failure::new(Code::TooLarge, message));
         }
         let replica = self.serving(group)?;
+        self.buckets.others.groups.check_room(group)?;
         replica.check_remembers(age, fresh.now_ms)?;
         replica.carry_out(command).await
     }

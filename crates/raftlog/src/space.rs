@@ -239,7 +239,7 @@ impl LogSpace {
     }
 
     /// Asks the disk for its free space, unless somebody just did, and gives spares back if that is short.
-    pub(crate) fn refresh_free_bytes(&self) {
+    pub fn refresh_free_bytes(&self) {
         let free = self.free.clone();
         let fresh = free.asked().is_some_and(|asked| asked.elapsed() < FREE_BYTES_AGE_MAX);
         if fresh || free.asking.swap(true, Ordering::Relaxed) {

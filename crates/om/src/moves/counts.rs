@@ -2,7 +2,7 @@
 
 use metrics::{Counter, Exposition, Histogram, Metric};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 const UNDER_WAY: Metric = Metric {
     name: "flotilla_om_moves",
@@ -33,9 +33,23 @@ pub(crate) struct MoveCounts {
     pub(super) frozen: Histogram,
 }
 
+/// The time in which a bucket is sent.
+pub(super) struct Shown {
+    counts: Arc<MoveCounts>,
+    number: u64,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.counts.sent.lock().expect("no holder panics").remove(&self.number);
+    }
+}
+
 impl MoveCounts {
-    pub(super) fn begin(&self, number: u64) {
+    /// Shows how much of a bucket is sent, until what this returns is dropped.
+    pub(super) fn begin(self: Arc<MoveCounts>, number: u64) -> Shown {
         self.sent.lock().expect("no holder panics").insert(number, (0, 0));
+        Shown { counts: self, number }
     }
 
     pub(super) fn note_sent(&self, number: u64, rows: usize, bytes: usize) {
@@ -44,10 +58,6 @@ impl MoveCounts {
         if let Some(sent) = self.sent.lock().expect("no holder panics").get_mut(&number) {
             *sent = (sent.0 + rows as u64, sent.1 + bytes as u64);
         }
-    }
-
-    pub(super) fn end(&self, number: u64) {
-        self.sent.lock().expect("no holder panics").remove(&number);
     }
 
     pub(super) fn note_outcome(&self, is_done: bool) {

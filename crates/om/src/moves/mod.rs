@@ -29,6 +29,7 @@ pub(crate) use counts::MoveCounts;
 #[cfg(test)]
 pub(crate) use parts::Parts;
 
+use crate::led_tasks::LedTasks;
 use crate::others::Others;
 use crate::replica::Replica;
 use crate::replicas::Replicas;
@@ -38,14 +39,12 @@ use anyhow::Context;
 use proto::om::SendingBucket;
 use raft::AddressBook;
 use sender::Sender;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 use tracing::warn;
-use types::{Clock, GroupId};
+use types::Clock;
 
 /// The time after which what a leader before this one has begun is gone on with.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -71,24 +70,23 @@ pub(crate) struct Moves {
 /// Work on what a group has of a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
-    Send(GroupId, u64),
-    Clear(GroupId, u64),
+    Send(u64),
+    Clear(u64),
 }
 
 /// Sends buckets that are to move, and sweeps what buckets have left, in all groups that are led from here.
 pub(crate) async fn go_on_always(moves: Moves) {
-    let mut tasks = JoinSet::new();
-    let mut under_way: BTreeMap<Work, AbortHandle> = BTreeMap::new();
+    let mut tasks = LedTasks::default();
     loop {
         tokio::select! {
             biased;
             () = sleep(LOOK_EVERY) => {}
             () = moves.wanted.notified() => {}
         }
-        while tasks.try_join_next().is_some() {}
-        under_way.retain(|_, task| !task.is_finished());
-        for replica in moves.replicas.led(&moves.addresses) {
-            if let Err(error) = moves.begin(&replica, &mut tasks, &mut under_way) {
+        let led: Vec<_> = moves.replicas.led(&moves.addresses).collect();
+        tasks.keep(&led);
+        for replica in &led {
+            if let Err(error) = moves.begin(replica, &mut tasks) {
                 let group = replica.group.id();
                 warn!(%group, error = format!("{error:#}"), "read which buckets move");
             }
@@ -97,26 +95,19 @@ pub(crate) async fn go_on_always(moves: Moves) {
 }
 
 impl Moves {
-    fn begin(
-        &self,
-        replica: &Arc<Replica>,
-        tasks: &mut JoinSet<()>,
-        under_way: &mut BTreeMap<Work, AbortHandle>,
-    ) -> anyhow::Result<()> {
-        let (db, group) = (replica.dbs.current(), replica.group.id());
+    fn begin(&self, replica: &Arc<Replica>, tasks: &mut LedTasks<Work>) -> anyhow::Result<()> {
+        let db = replica.dbs.current();
         for row in rows(&db, SENDING_PREFIX) {
             let (key, value) = row?;
             let sending: SendingBucket = decode(&key, &value)?;
             let moved = sending.moved.context("a bucket that is sent somewhere")?;
             let sender = Sender::new(self.clone(), replica.clone(), moved);
-            let send = |tasks: &mut JoinSet<()>| tasks.spawn(sender.run());
-            under_way.entry(Work::Send(group, moved.number)).or_insert_with(|| send(tasks));
+            tasks.begin(replica, Work::Send(moved.number), || sender.run());
         }
         for row in rows(&db, LEFT_PREFIX) {
             let BucketNumber(number) = number_in(&row?.0)?;
-            let (moves, replica) = (self.clone(), replica.clone());
-            let clear = |tasks: &mut JoinSet<()>| tasks.spawn(leftovers::run(moves, replica, number));
-            under_way.entry(Work::Clear(group, number)).or_insert_with(|| clear(tasks));
+            let (moves, of) = (self.clone(), replica.clone());
+            tasks.begin(replica, Work::Clear(number), || leftovers::run(moves, of, number));
         }
         Ok(())
     }

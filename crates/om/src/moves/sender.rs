@@ -77,7 +77,7 @@ impl Sender {
         // Writers of a bucket that another leader froze wait for its end.
         let is_frozen = self.record().is_ok_and(|record| record.frozen);
         let _slot = if is_frozen { None } else { self.moves.slots.acquire().await.ok() };
-        self.moves.counts.begin(number);
+        let _shown = self.moves.counts.clone().begin(number);
         info!(number, attempt, from, to, "send a bucket to another group");
         let begun = Instant::now();
         let settled = match self.send().await {
@@ -85,7 +85,6 @@ impl Sender {
             Err(End::Undone(why)) => self.settle(Some(why)).await,
             Err(End::Later(failure)) => Err(failure),
         };
-        self.moves.counts.end(number);
         match settled {
             Ok(true) => info!(number, attempt, to, took = ?begun.elapsed(), "the bucket has moved"),
             Ok(false) => warn!(number, attempt, to, "the bucket stays where it is"),

@@ -53,13 +53,23 @@ pub(crate) struct UnusedCounts {
     pub(super) failed: Counter,
 }
 
-impl UnusedCounts {
-    pub(super) fn begin(&self, group: GroupId, waits: Arc<Waits>) {
-        self.waits.lock().expect("no holder panics").insert(group, waits);
-    }
+/// The time in which what waits in a group is shown.
+pub(super) struct Shown {
+    counts: Arc<UnusedCounts>,
+    group: GroupId,
+}
 
-    pub(super) fn end(&self, group: GroupId) {
-        self.waits.lock().expect("no holder panics").remove(&group);
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.counts.waits.lock().expect("no holder panics").remove(&self.group);
+    }
+}
+
+impl UnusedCounts {
+    /// Shows what waits in a group, until what this returns is dropped.
+    pub(super) fn begin(self: Arc<UnusedCounts>, group: GroupId, waits: Arc<Waits>) -> Shown {
+        self.waits.lock().expect("no holder panics").insert(group, waits);
+        Shown { counts: self, group }
     }
 
     fn of(&self, group: GroupId) -> Option<Arc<Waits>> {

@@ -21,16 +21,15 @@ mod worker;
 
 pub(crate) use counts::UnusedCounts;
 
+use crate::led_tasks::LedTasks;
 use crate::replicas::Replicas;
 use disk::DataDirectory;
 use raft::AddressBook;
 use rpc::Link;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
-use types::{Clock, GroupId};
+use types::Clock;
 use worker::Worker;
 
 /// The time after which a new leader of a group begins to reclaim.
@@ -51,15 +50,12 @@ pub(crate) struct Reclaim {
 
 /// Reclaims what is unused, in all groups that are led from here.
 pub(crate) async fn go_on_always(reclaim: Reclaim) {
-    let mut workers = JoinSet::new();
-    let mut at_work: BTreeMap<GroupId, AbortHandle> = BTreeMap::new();
+    let mut tasks = LedTasks::default();
     loop {
-        while workers.try_join_next().is_some() {}
-        at_work.retain(|_, worker| !worker.is_finished());
-        for replica in reclaim.replicas.led(&reclaim.addresses) {
-            let group = replica.group.id();
-            let work = || workers.spawn(Worker::new(reclaim.clone(), replica).run());
-            at_work.entry(group).or_insert_with(work);
+        let led: Vec<_> = reclaim.replicas.led(&reclaim.addresses).collect();
+        tasks.keep(&led);
+        for replica in led {
+            tasks.begin(&replica, (), || Worker::new(reclaim.clone(), replica.clone()).run());
         }
         sleep(LOOK_EVERY).await;
     }

@@ -77,7 +77,7 @@ impl Worker {
     /// Reclaims what is unused until somebody else leads.
     pub(super) async fn run(mut self) {
         let group = self.replica.group.id();
-        self.reclaim.counts.begin(group, self.waits.clone());
+        let _shown = self.reclaim.counts.clone().begin(group, self.waits.clone());
         let mut retry = RETRY;
         while self.check_leads().is_ok() {
             let pause = match self.round().await {
@@ -93,7 +93,6 @@ impl Worker {
             };
             sleep(pause).await;
         }
-        self.reclaim.counts.end(group);
     }
 
     fn check_leads(&self) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use metrics::{Counter, Exposition, Metric};
 use proto::om::{GetSweepResponse, LostKey, SweptContainer};
 use statedb::Db;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 const SWEPT: Metric = Metric {
@@ -102,21 +102,28 @@ impl Requested {
     }
 }
 
+/// The time in which the root is led from here.
+pub(super) struct Leading(Arc<SweepCounts>);
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        self.0.change(|state| *state = state.forgotten());
+    }
+}
+
 impl SweepCounts {
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.state.lock().expect("no holder panics"))
     }
 
-    /// Begins to lead: what was known of an earlier time as leader is of no use.
-    pub(super) fn begin(&self) {
+    /// Begins to lead, until what this returns is dropped: what was known of an earlier time as leader is of no
+    /// use.
+    pub(super) fn begin(self: Arc<SweepCounts>) -> Leading {
         self.change(|state| {
             let requested = std::mem::take(&mut state.requested);
             *state = State { is_leader: true, requested, ..state.forgotten() };
         });
-    }
-
-    pub(super) fn end(&self) {
-        self.change(|state| *state = state.forgotten());
+        Leading(self)
     }
 
     pub(super) fn pause(&self, why: &str) {
@@ -246,8 +253,8 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_told_of_as_it_was_found_last_and_within_bounds() {
-        let counts = SweepCounts::default();
-        counts.begin();
+        let counts = Arc::<SweepCounts>::default();
+        let leading = counts.clone().begin();
         let some = |count| vec![LostKey::default(); count];
         counts.note_lost(1, 5000, some(900));
         counts.note_lost(2, 300, some(300));
@@ -260,17 +267,17 @@ mod tests {
         assert_eq!((told(&counts), counts.lost_containers()), ((1000, 5300), vec![1, 2]));
         counts.note_lost(1, 0, vec![]);
         assert_eq!(told(&counts), (100, 300));
-        counts.end();
+        drop(leading);
         assert_eq!(told(&counts), (0, 0), "another leader looks for itself");
     }
 
     #[test]
     fn a_failure_that_is_counted_is_told_of_after_its_leader_too() {
-        let counts = SweepCounts::default();
-        counts.begin();
+        let counts = Arc::<SweepCounts>::default();
+        let leading = counts.clone().begin();
         counts.note_failure("no disk".to_owned(), 7);
-        counts.end();
-        counts.begin();
+        drop(leading);
+        let _leading = counts.clone().begin();
         let last = counts.change(|state| (state.last_failure.clone(), state.last_failure_ms));
         assert_eq!((counts.failed.get(), last), (1, ("no disk".to_owned(), 7)));
     }

@@ -36,6 +36,7 @@ pub(crate) use counts::SweepCounts;
 pub(crate) use fences::Lacks;
 pub(crate) use root::Root;
 
+use crate::led_tasks::LedTasks;
 use crate::others::Others;
 use crate::replicas::Replicas;
 use disk::DataDirectory;
@@ -82,9 +83,12 @@ pub(crate) struct Times {
 
 /// Sweeps wherever the root is led from here.
 pub(crate) async fn go_on_always(sweep: Sweep) {
+    let mut tasks = LedTasks::default();
     loop {
-        if let Some(root) = sweep.replicas.led_root(&sweep.addresses) {
-            Worker::new(sweep.clone(), root).run().await;
+        let root = sweep.replicas.led_root(&sweep.addresses);
+        tasks.keep(root.as_slice());
+        if let Some(root) = root {
+            tasks.begin(&root, (), || Worker::new(sweep.clone(), root.clone()).run());
         }
         sleep(LOOK_EVERY).await;
     }

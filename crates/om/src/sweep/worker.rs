@@ -61,7 +61,7 @@ impl Worker {
 
     /// Sweeps until somebody else leads.
     pub(super) async fn run(mut self) {
-        self.sweep.counts.begin();
+        let _shown = self.sweep.counts.clone().begin();
         let mut retry = RETRY;
         while self.check_leads().is_ok() {
             let pause = match self.round().await {
@@ -77,7 +77,6 @@ impl Worker {
             let counts = self.sweep.counts.clone();
             let _ = timeout(pause, counts.wanted.notified()).await;
         }
-        self.sweep.counts.end();
     }
 
     fn check_leads(&self) -> Result<(), Failure> {

@@ -281,6 +281,13 @@ async fn a_replica_that_was_replaced_is_deleted_from_the_disk_also_that_of_a_lea
     assert_eq!(refused.code, Code::NotLeader, "{refused}");
     cluster.check(100).await;
 
+    // The same process may take the group again: nobody there holds what was deleted.
+    for (from, to) in [(new, old), (old, new)] {
+        cluster.scm.record().replace(from, to);
+        cluster.settled().await;
+    }
+    cluster.scm.until("gone again", |record| record.reports[&old].is_empty()).await;
+
     // An old order does not bring it back, and another replica may come.
     cluster.stop(leader).await;
     cluster.open(leader).await;
