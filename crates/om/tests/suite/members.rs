@@ -285,8 +285,8 @@ async fn a_replica_that_was_replaced_is_deleted_from_the_disk_also_that_of_a_lea
     for (from, to) in [(new, old), (old, new)] {
         cluster.scm.record().replace(from, to);
         cluster.settled().await;
+        cluster.scm.until("gone again", |record| record.reports[&from].is_empty()).await;
     }
-    cluster.scm.until("gone again", |record| record.reports[&old].is_empty()).await;
 
     // An old order does not bring it back, and another replica may come.
     cluster.stop(leader).await;
