@@ -288,7 +288,8 @@ async fn a_replica_that_was_replaced_is_deleted_from_the_disk_also_that_of_a_lea
         cluster.scm.until("gone again", |record| record.reports[&from].is_empty()).await;
     }
 
-    // An old order does not bring it back, and another replica may come.
+    // An old order does not bring the last one back, and another replica may come.
+    let replica = cluster.scm.record().gone.iter().copied().max().unwrap();
     cluster.stop(leader).await;
     cluster.open(leader).await;
     let stale = cluster.scm.record().group.clone().unwrap();
