@@ -331,7 +331,8 @@ pub(crate) async fn finish_always(buckets: Buckets) {
         buckets.unsettled.note_buckets(named, buckets.clock.now_ms());
         for entry in &unsettled {
             // Writers of a bucket that is settled wait, whoever led the root before: a group that hangs, and
-            // has many, does not keep it waiting. Any other change that is new is left to whoever waits for it.
+            // has many, does not keep it waiting. Any other change that is new is left to whoever waits for
+            // it.
             let is_urgent = matches!(entry.stage(), BucketStage::BucketMoved | BucketStage::BucketStays);
             if is_urgent || seen.contains(&attempt(entry)) {
                 let slots = (!is_urgent).then(|| slots.clone());

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use tokio::task::{AbortHandle, JoinSet};
 use types::{GroupId, ReplicaId};
 
-/// Tasks for replicas that lead, one at a time for each thing that one has to do. A task ends with its replica's
-/// lead, whatever it waits for: it holds the replica, whose tables are to be deleted, and made anew, once SCM
-/// wants that.
+/// Tasks for replicas that lead, one at a time for each thing that one has to do. A task ends with its
+/// replica's lead, whatever it waits for: it holds the replica, whose tables are to be deleted, and made
+/// anew, once SCM wants that.
 pub(crate) struct LedTasks<T> {
     tasks: JoinSet<()>,
     under_way: BTreeMap<(GroupId, ReplicaId, T), AbortHandle>,

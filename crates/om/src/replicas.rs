@@ -379,8 +379,8 @@ impl Replicas {
         }
     }
 
-    /// Whether nothing can be written here. Others fill the disk too, while nothing is written here: it is asked
-    /// again for the next time.
+    /// Whether nothing can be written here. Others fill the disk too, while nothing is written here: it is
+    /// asked again for the next time.
     pub(crate) fn is_full(&self) -> bool {
         self.means.space.refresh_free_bytes();
         self.check_space().is_err()

@@ -19,7 +19,8 @@ pub(crate) const PART_BYTES_MIN: u64 = 5 << 20;
 /// megabyte, 20 000 pieces (5 TiB in blocks of 256 MiB) less than one.
 pub(crate) const COMMAND_BYTES_MAX: usize = 4 << 20;
 
-/// The most bytes of a command that takes rows in: one row of [`KEY_PIECES_MAX`] pieces, and others beside it.
+/// The most bytes of a command that takes rows in: one row of [`KEY_PIECES_MAX`] pieces, and others beside
+/// it.
 pub(crate) const ROWS_BYTES_MAX: usize = 12 << 20;
 /// The bytes with which a part of a bucket that moves, or of a backup, is full: small beside what a group
 /// applies in a second, so that its other buckets do not wait. The last row may be much longer.

@@ -49,8 +49,8 @@ use types::Clock;
 /// The time after which what a leader before this one has begun is gone on with.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Buckets that an OM sends at a time. Each has a part under way, which takes its share of the memory in which
-/// changes wait at the other group's OM.
+/// Buckets that an OM sends at a time. Each has a part under way, which takes its share of the memory in
+/// which changes wait at the other group's OM.
 pub(crate) const SENT_AT_A_TIME: usize = 8;
 
 /// The way of buckets from one group to another.

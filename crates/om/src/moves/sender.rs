@@ -280,8 +280,9 @@ impl Sender {
     }
 }
 
-/// The end of a run of which the other group takes nothing. One of whose parts it took none is, nearly always,
-/// of an attempt that has ended there; where it is a deposed leader's, the attempt is undone for nothing.
+/// The end of a run of which the other group takes nothing. One of whose parts it took none is, nearly
+/// always, of an attempt that has ended there; where it is a deposed leader's, the attempt is undone for
+/// nothing.
 fn over(seq: u64) -> End {
     match seq {
         1 => End::Undone("the other group knows this attempt as one that has ended".to_owned()),

@@ -475,8 +475,8 @@ fn a_bucket_is_in_one_group_with_all_its_keys_whichever_was_reset() {
     assert!(is_enough, "{resets} resets, {kept} kept, {dropped} calls lost");
 }
 
-/// A group that is reset to before a bucket left it, and came back, has what the bucket was then. It sends none of
-/// that to another group, where it would be taken for what the bucket is.
+/// A group that is reset to before a bucket left it, and came back, has what the bucket was then. It sends
+/// none of that to another group, where it would be taken for what the bucket is.
 #[test]
 fn what_a_reset_group_had_before_is_not_moved_on() {
     let mut world = World::new();

@@ -116,8 +116,8 @@ impl SweepCounts {
         change(&mut self.state.lock().expect("no holder panics"))
     }
 
-    /// Begins to lead, until what this returns is dropped: what was known of an earlier time as leader is of no
-    /// use.
+    /// Begins to lead, until what this returns is dropped: what was known of an earlier time as leader is of
+    /// no use.
     pub(super) fn begin(self: Arc<SweepCounts>) -> Leading {
         self.change(|state| {
             let requested = std::mem::take(&mut state.requested);

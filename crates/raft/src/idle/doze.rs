@@ -113,15 +113,16 @@ impl Doze {
         self.timing.election_max / 6
     }
 
-    /// The time of the first heartbeat after `now`. Counted from the same moment for all groups of a host: their
-    /// heartbeats go together.
+    /// The time of the first heartbeat after `now`. Counted from the same moment for all groups of a host:
+    /// their heartbeats go together.
     fn heartbeat_after(&self, now: Instant, begun: Instant) -> Instant {
         let interval = self.timing.election_max / 3;
         let past = now.duration_since(begun).as_nanos() % interval.as_nanos().max(1);
         now + interval - Duration::from_nanos(past as u64)
     }
 
-    /// Lets the replica doze, or wakes it; sends heartbeats that are due. `begun`: when the host began to look.
+    /// Lets the replica doze, or wakes it; sends heartbeats that are due. `begun`: when the host began to
+    /// look.
     pub(crate) fn look(&self, begun: Instant) {
         let Some(after) = self.after else { return };
         let (now, seen) = (Instant::now(), Seen::of(&self.raft));

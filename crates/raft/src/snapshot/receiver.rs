@@ -83,8 +83,14 @@ impl Receiving<'_> {
             Err(error) => return Err(error),
         }
         let done = working(self.answers, self.install(reception, &position)).await;
-        self.store.sweep().await;
-        self.store.let_go.notify_one();
+        match &done {
+            Ok(_) => {
+                self.store.sweep().await;
+                self.store.let_go.notify_one();
+            }
+            // Groups without a keeper receive too.
+            Err(_) => self.store.sweep_unused().await,
+        }
         let done = done?;
         tracing::info!(group = %self.store.group(), last = id.index.0, "installed a snapshot");
         Ok(done)

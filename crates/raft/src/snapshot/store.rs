@@ -269,8 +269,8 @@ impl SnapshotStore {
     }
 
     /// The entry of a file that the last snapshot has too: with as many bytes, and under the same name, of
-    /// which nobody writes any more. What it has lost on its disk since is found by who reads it, also when it
-    /// was found before: read now, it would be called whole, and be copied to other members as it is.
+    /// which nobody writes any more. What it has lost on its disk since is found by who reads it, also when
+    /// it was found before: read now, it would be called whole, and be copied to other members as it is.
     async fn known(&self, last: Option<&Stored>, dir: &str, name: &str) -> anyhow::Result<Option<FileEntry>> {
         let Some(last) = last else { return Ok(None) };
         let files = &last.manifest.files;
@@ -396,8 +396,8 @@ impl SnapshotStore {
         }
     }
 
-    /// Removes old snapshots that nobody reads. The disk gets their bytes back file by file, with time between
-    /// them, so that nobody is to wait for this. Cancellation safe, as [`SnapshotStore::sweep`] is.
+    /// Removes old snapshots that nobody reads. The disk gets their bytes back file by file, with time
+    /// between them, so that nobody is to wait for this. Cancellation safe, as [`SnapshotStore::sweep`] is.
     pub(crate) async fn sweep_unused(&self) {
         let unused: Vec<(Arc<Stored>, Vec<FileEntry>)> = {
             let state = self.lock();
