@@ -372,14 +372,16 @@ fn what(entry: &BucketEntry) -> What {
 async fn finish(buckets: Buckets, entry: BucketEntry) -> bool {
     let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
     let settled = buckets.settle(&entry).await;
-    let is_over = settled.as_ref().map_or_else(|failure| failure.retry == Retry::No, |_| true);
+    // A full disk is not full for ever.
+    let is_final = |failure: &Failure| failure.retry == Retry::No && failure.code != Code::DiskFull;
+    let is_over = settled.as_ref().map_or_else(is_final, |_| true);
     let why = settled.as_ref().err().map(ToString::to_string).unwrap_or_default();
     buckets.unsettled.note_try(&what(&entry), why);
     match settled {
         // Nothing was to be done, or its group goes on with it.
         Ok(_) if matches!(entry.stage(), BucketStage::BucketLive | BucketStage::BucketMoving) => {}
         Ok(is_gone) => info!(name, is_gone, "finished what was begun with a bucket"),
-        Err(failure) if failure.retry == Retry::No => {
+        Err(failure) if is_final(&failure) => {
             warn!(name, %failure, "what was begun with a bucket cannot be finished")
         }
         Err(failure) => debug!(name, %failure, "finish what was begun with a bucket"),

@@ -2,8 +2,8 @@
 
 use crate::tables::ROOT;
 use proto::scm::OmGroupView;
-use proto::{Code, Failure, Retry};
-use rpc::{Connector, Link};
+use proto::{Code, Failure, Retry, Seeker};
+use rpc::{Channels, Link};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,8 @@ const SAID_LATELY: Duration = Duration::from_secs(5);
 
 /// All groups that are founded, and the ways to them.
 pub(crate) struct Groups {
-    connector: Arc<dyn Connector>,
+    /// Connections to OMs, which most groups share.
+    channels: Channels,
     known: Mutex<BTreeMap<u64, KnownGroup>>,
     /// Whether an address is known of each group that SCM has told of.
     is_complete: AtomicBool,
@@ -37,9 +38,9 @@ struct KnownGroup {
 }
 
 impl Groups {
-    pub(crate) fn new(connector: Arc<dyn Connector>) -> Groups {
+    pub(crate) fn new(channels: Channels) -> Groups {
         let (known, hearing, is_complete) = Default::default();
-        Groups { connector, known, hearing, is_complete }
+        Groups { channels, known, hearing, is_complete }
     }
 
     /// Takes in what SCM says. A group of which no address is known is as good as none.
@@ -52,9 +53,8 @@ impl Groups {
             let addresses: Vec<&str> = group.members.iter().map(|member| member.address.as_str()).collect();
             let addresses = addresses.join(",");
             if known.get(&group.group).is_none_or(|known| known.addresses != addresses) {
-                let Ok(link) = Link::new(&addresses, self.connector.clone(), ANSWERS_WITHIN) else {
-                    continue;
-                };
+                let Ok(seeker) = Seeker::parse(&addresses) else { continue };
+                let link = Link::over(Arc::new(seeker), self.channels.clone(), ANSWERS_WITHIN);
                 let (keys_bits, lacked_room) = Default::default();
                 known.insert(group.group, KnownGroup { addresses, link, keys_bits, lacked_room });
             }
@@ -128,6 +128,10 @@ mod tests {
     use super::*;
     use proto::scm::OmMember;
 
+    fn channels() -> Channels {
+        Channels::new(Arc::new(rpc::TcpConnector::default()))
+    }
+
     fn group(group: u64, address: &str) -> OmGroupView {
         let member = OmMember { om: 1, address: address.to_owned(), ..OmMember::default() };
         OmGroupView {
@@ -141,7 +145,7 @@ mod tests {
 
     #[test]
     fn new_buckets_are_spread_over_the_groups_that_scm_tells_of() {
-        let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
+        let groups = Groups::new(channels());
         assert_eq!(groups.pick([7, 8]), ROOT);
         assert_eq!(groups.check_is_there(5).unwrap_err().code, Code::Unavailable);
         groups.note(&[group(0, "a:1"), group(1, "b:1"), group(5, "b:1"), group(9, "")]);
@@ -155,7 +159,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_group_whose_disks_are_full_changes_nothing_as_long_as_scm_says_so() {
-        let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
+        let groups = Groups::new(channels());
         let full = OmGroupView { lacks_room: true, ..group(1, "a:1") };
         groups.note(&[group(0, "a:1"), full.clone()]);
         assert!(groups.check_room(0).is_ok() && groups.check_room(7).is_ok());
@@ -170,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_new_bucket_goes_to_the_group_with_fewer_keys_of_two() {
-        let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
+        let groups = Groups::new(channels());
         let with = |number, keys_bits| OmGroupView { keys_bits: Some(keys_bits), ..group(number, "a:1") };
         groups.note(&[with(0, 20), with(1, 3), with(2, 3)]);
         let picked = [[0, 1], [2, 0], [1, 2], [2, 1], [0, 0]].map(|drawn| groups.pick(drawn));
@@ -183,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_group_of_which_nobody_knows_how_many_keys_it_has_draws_no_bucket_from_others() {
-        let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
+        let groups = Groups::new(channels());
         let unknown = |number| OmGroupView { keys_bits: None, ..group(number, "a:1") };
         groups.note(&[group(0, "a:1"), unknown(1), OmGroupView { keys_bits: Some(30), ..group(2, "a:1") }]);
         assert_eq!([[0, 1], [1, 1], [2, 3], [3, 3]].map(|drawn| groups.pick(drawn)), [0, 2, 0, 2]);

@@ -86,7 +86,7 @@ impl Om {
             room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
         };
         let replicas = Arc::new(Replicas::new(means));
-        let groups = Arc::new(Groups::new(connector.clone()));
+        let groups = Arc::new(Groups::new(Channels::new(connector.clone())));
         let others = Others { groups: groups.clone(), disk: disk.clone() };
         let buckets = Buckets {
             replicas: replicas.clone(),

@@ -5,6 +5,8 @@ pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
+/// The time for which nothing comes until the other side of a connection of frames counts as gone.
+pub(crate) const SILENCE_MAX: Duration = PING_INTERVAL.saturating_add(PING_ANSWER_MAX);
 
 /// The most calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two
 /// processes share are soon past.

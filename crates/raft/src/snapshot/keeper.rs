@@ -121,7 +121,7 @@ impl Keeper {
         };
         let patience = if self.store.counters.is_awaited() { PATIENCE } else { 1 };
         let since_bytes = self.log.bytes_after(Some(current.id().index));
-        current.is_damaged() || since_bytes >= self.policy.log_bytes_max.saturating_mul(patience)
+        current.needs_next() || since_bytes >= self.policy.log_bytes_max.saturating_mul(patience)
     }
 
     /// Purges what is in the current snapshot and older than the tail that stays, when that is enough to be

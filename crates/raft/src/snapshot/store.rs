@@ -251,9 +251,10 @@ impl SnapshotStore {
         let mut names = self.disk.list(&files_dir(dir)).await?;
         names.sort_unstable();
         let last = self.current();
-        let mut files = Vec::with_capacity(names.len());
-        for name in names {
+        let (mut files, mut shared) = (Vec::with_capacity(names.len()), Vec::new());
+        for (number, name) in (0..).zip(names) {
             let known = self.known(last.as_deref(), dir, &name).await?;
+            shared.extend(known.is_some().then_some(number));
             files.push(match known {
                 Some(known) => known,
                 None => self.write_take_stock(dir, name).await?,
@@ -265,7 +266,8 @@ impl SnapshotStore {
             bail!("{} bytes of state need a manifest of {} bytes", manifest.bytes(), encoded.len());
         }
         self.write_small(dir, MANIFEST, encoded.clone()).await?;
-        Stored::new(self.disk.clone(), dir.to_owned(), manifest, encoded).map_err(anyhow::Error::msg)
+        let stored = Stored::new(self.disk.clone(), dir.to_owned(), manifest, encoded);
+        Ok(stored.map_err(anyhow::Error::msg)?.sharing(shared))
     }
 
     /// The entry of a file that the last snapshot has too: with as many bytes, and under the same name, of
@@ -601,12 +603,17 @@ mod tests {
         let first = store.write().await.unwrap();
         // It is not what it was, which is seen by who reads it.
         write(8);
+        let piece = Piece { file: 1, number: 0 };
+        let damaged = PieceReader::new(first.clone()).read(piece).await;
+        assert!(matches!(damaged, Err(PieceError::Damaged(..))));
+        assert!(first.needs_next(), "it may be this snapshot's alone");
         let second = store.write().await.unwrap();
         assert_eq!(entry(&second), entry(&first));
         assert_ne!(first.manifest.files[0], second.manifest.files[0], "the other file is another");
 
-        let damaged = PieceReader::new(second.clone()).read(Piece { file: 1, number: 0 }).await;
+        let damaged = PieceReader::new(second.clone()).read(piece).await;
         assert!(matches!(damaged, Err(PieceError::Damaged(..))));
+        assert!(!second.needs_next(), "the state has it so, and would be written again and again");
         let third = store.write().await.unwrap();
         assert_eq!(entry(&third), entry(&second), "what is damaged stays so");
 

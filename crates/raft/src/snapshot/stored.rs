@@ -17,8 +17,12 @@ pub(crate) struct Stored {
     pub(crate) manifest: Manifest,
     pub(crate) encoded: Bytes,
     position: (RaftLogId, RaftStoredMembership),
-    /// Whether a piece was found not to be what the manifest says.
-    is_damaged: AtomicBool,
+    /// The files that the snapshot before it has too, as far as that is known: while the state has one, the
+    /// next snapshot has it as well.
+    shared: Vec<u32>,
+    /// Whether a piece was found not to be what the manifest says, which the next snapshot has whole, most
+    /// likely.
+    needs_next: AtomicBool,
 }
 
 /// The data that openraft carries from a state machine to a member, and from a member to its state machine.
@@ -88,7 +92,13 @@ impl Stored {
         encoded: Bytes,
     ) -> Result<Stored, String> {
         let position = (log_id_from(manifest.applied.id), applied_from(&manifest.applied)?);
-        Ok(Stored { disk, dir, manifest, encoded, position, is_damaged: AtomicBool::new(false) })
+        let (shared, needs_next) = (Vec::new(), AtomicBool::new(false));
+        Ok(Stored { disk, dir, manifest, encoded, position, shared, needs_next })
+    }
+
+    /// The snapshot, some of whose files (sorted) the one before it has too.
+    pub(crate) fn sharing(self, shared: Vec<u32>) -> Stored {
+        Stored { shared, ..self }
     }
 
     pub(crate) fn files_dir(&self) -> String {
@@ -99,8 +109,8 @@ impl Stored {
         self.manifest.applied.id
     }
 
-    pub(crate) fn is_damaged(&self) -> bool {
-        self.is_damaged.load(Ordering::Relaxed)
+    pub(crate) fn needs_next(&self) -> bool {
+        self.needs_next.load(Ordering::Relaxed)
     }
 
     pub(crate) fn meta(&self) -> SnapshotMetaOf<TypeConfig> {
@@ -148,7 +158,10 @@ impl PieceReader {
         };
         let data = file.read_at(offset, bytes).await?;
         if data.len() != bytes || crc32c::crc32c(&data) != crc {
-            stored.is_damaged.store(true, Ordering::Relaxed);
+            // What two snapshots have, a third one would have as it is.
+            if stored.shared.binary_search(&piece.file).is_err() {
+                stored.needs_next.store(true, Ordering::Relaxed);
+            }
             return Err(PieceError::Damaged(piece, stored.dir.clone()));
         }
         Ok(data)

@@ -3,11 +3,10 @@ use super::counts::FrameCounts;
 use super::ends::Ends;
 use super::head::{HELLO_BYTES, Head, Kind, Malformed, heard, hello};
 use super::headers;
-use super::reader::{Ended, SILENCE_MAX, Side, read};
+use super::reader::{Ended, Side, read};
 use super::wire::Wire;
 use super::writer::write;
-use crate::limits::CALLS_PER_CONNECTION_MAX;
-use crate::limits::{CONNECT_MAX, Windows};
+use crate::limits::{CALLS_PER_CONNECTION_MAX, CONNECT_MAX, PING_INTERVAL, SILENCE_MAX, Windows};
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, Shared};
 use std::io;
@@ -195,6 +194,7 @@ struct Answers<'a>(&'a Wire);
 
 impl Side for Answers<'_> {
     const HOLDS_BACK: bool = false;
+    const PINGS_AFTER: Duration = PING_INTERVAL;
 
     fn on_frame(&mut self, head: Head, payload: Bytes) -> Result<(), Malformed> {
         let (wire, id) = (self.0, head.stream);

@@ -1,7 +1,7 @@
 use super::counts::End;
 use super::head::{HEAD_BYTES, Head, Kind, Malformed};
 use super::wire::Wire;
-use crate::limits::{PING_ANSWER_MAX, PING_INTERVAL};
+use crate::limits::SILENCE_MAX;
 use bytes::{Buf, Bytes, BytesMut};
 use std::io;
 use std::time::Duration;
@@ -17,9 +17,6 @@ const READ_BYTES_MAX: usize = 64 << 10;
 const COPIED_BYTES_MAX: usize = 4 << 10;
 /// The bytes of a frame that must have come before all of its memory is taken: a sixteenth of that at least.
 const BELIEVED_BYTES: usize = 64 << 10;
-
-/// The time for which nothing comes until the other side counts as gone.
-pub(super) const SILENCE_MAX: Duration = PING_INTERVAL.saturating_add(PING_ANSWER_MAX);
 
 /// The reason why nothing is read any more.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +53,9 @@ pub(super) trait Side {
     /// Whether nothing is read while the other side takes little of what it is sent. Where both sides did
     /// that, both could wait for ever.
     const HOLDS_BACK: bool;
+    /// The time for which this side hears nothing until it asks whether the other one is there. Where it were
+    /// the same for both, both would ask, each time.
+    const PINGS_AFTER: Duration;
 
     fn on_frame(&mut self, head: Head, payload: Bytes) -> Result<(), Malformed>;
 
@@ -69,7 +69,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
     let (mut read_bytes, mut missing) = (READ_BYTES_MIN, 0);
     let mut heard = Instant::now();
     let mut looked = heard;
-    let mut look = std::pin::pin!(tokio::time::sleep_until(heard + PING_INTERVAL));
+    let mut look = std::pin::pin!(tokio::time::sleep_until(heard + S::PINGS_AFTER));
     loop {
         if S::HOLDS_BACK && !wire.has_room(SILENCE_MAX).await {
             return Ended::Deaf(SILENCE_MAX);
@@ -92,11 +92,11 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
                 if silent >= SILENCE_MAX {
                     return Ended::Silent;
                 }
-                if silent >= PING_INTERVAL {
+                if silent >= S::PINGS_AFTER {
                     wire.ping();
                     look.as_mut().reset(heard + SILENCE_MAX);
                 } else {
-                    look.as_mut().reset(heard + PING_INTERVAL);
+                    look.as_mut().reset(heard + S::PINGS_AFTER);
                 }
                 continue;
             }
@@ -108,7 +108,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
         };
         heard = Instant::now();
         // Where there is always more to read, the timer is never asked.
-        if heard - looked >= PING_INTERVAL {
+        if heard - looked >= S::PINGS_AFTER {
             wire.give_up_late();
             looked = heard;
         }

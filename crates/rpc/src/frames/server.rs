@@ -8,8 +8,7 @@ use super::resets::Resets;
 use super::wire::{Unsent, Wire};
 use super::writer::{NOTHING_TAKEN_MAX, write};
 use crate::gate::Places;
-use crate::limits::CALLS_PER_CONNECTION_MAX;
-use crate::limits::Windows;
+use crate::limits::{CALLS_PER_CONNECTION_MAX, PING_INTERVAL, Windows};
 use bytes::Bytes;
 use proto::{Code, Failure, Retry};
 use std::convert::Infallible;
@@ -115,6 +114,7 @@ struct Answering<'a, S> {
 
 impl<S: Calls> Side for Answering<'_, S> {
     const HOLDS_BACK: bool = true;
+    const PINGS_AFTER: Duration = PING_INTERVAL.saturating_add(Duration::from_secs(1));
 
     fn on_frame(&mut self, head: Head, payload: Bytes) -> Result<(), Malformed> {
         match head.kind {

@@ -1,6 +1,6 @@
 use super::head::{HEAD_BYTES, HELLO_BYTES, Head, Kind, hello};
 use super::{End, FrameCounts, FrameLink, headers, serve};
-use crate::limits::{RESETS_PER_SECOND_MAX, Windows};
+use crate::limits::{PING_INTERVAL, RESETS_PER_SECOND_MAX, SILENCE_MAX, Windows};
 use crate::{Gate, GateOptions};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
@@ -596,6 +596,24 @@ async fn a_connection_whose_socket_takes_nothing_is_over_with_all_that_waits_for
     pipe.serving.await.unwrap();
     assert_eq!(pipe.counts.ended(End::Deaf).get(), 1);
     until_working(&pipe.working, 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_is_not_asked_whether_he_is_there() {
+    let mut pipe = Pipe::open().await;
+    for _ in 0..5 {
+        tokio::time::sleep(PING_INTERVAL).await;
+        pipe.io.write_all(&frame(Kind::Ping, 0, b"", false)).await.unwrap();
+        let mut head = [0; HEAD_BYTES];
+        pipe.io.read_exact(&mut head).await.unwrap();
+        assert_eq!(Head::decode(&head).unwrap().kind, Kind::Pong);
+    }
+    let heard = Instant::now();
+    pipe.next(Kind::Ping).await;
+    let mut nothing = [0];
+    assert_eq!(pipe.io.read(&mut nothing).await.unwrap(), 0, "who does not answer is gone");
+    assert_eq!(heard.elapsed().as_secs(), SILENCE_MAX.as_secs());
+    assert_eq!(pipe.counts.ended(End::Silent).get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
