@@ -251,13 +251,15 @@ impl SnapshotStore {
         let mut names = self.disk.list(&files_dir(dir)).await?;
         names.sort_unstable();
         let last = self.current();
-        let (mut files, mut shared) = (Vec::with_capacity(names.len()), Vec::new());
-        for (number, name) in (0..).zip(names) {
+        let (mut files, mut inherited) = (Vec::with_capacity(names.len()), Vec::new());
+        for name in names {
             let known = self.known(last.as_deref(), dir, &name).await?;
-            shared.extend(known.is_some().then_some(number));
-            files.push(match known {
-                Some(known) => known,
-                None => self.write_take_stock(dir, name).await?,
+            files.push(match (known, &last) {
+                (Some(known), Some(last)) => {
+                    inherited.extend(last.is_damaged(&name).then_some(name));
+                    known
+                }
+                _ => self.write_take_stock(dir, name).await?,
             });
         }
         let manifest = Manifest { group: self.group, applied, files };
@@ -267,7 +269,7 @@ impl SnapshotStore {
         }
         self.write_small(dir, MANIFEST, encoded.clone()).await?;
         let stored = Stored::new(self.disk.clone(), dir.to_owned(), manifest, encoded);
-        Ok(stored.map_err(anyhow::Error::msg)?.sharing(shared))
+        Ok(stored.map_err(anyhow::Error::msg)?.inheriting(inherited))
     }
 
     /// The entry of a file that the last snapshot has too: with as many bytes, and under the same name, of

@@ -4,9 +4,9 @@ use crate::snapshot::manifest::{Manifest, Piece};
 use bytes::Bytes;
 use disk::{Disk, File};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
+use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// A complete snapshot on a disk. Its files stay while there is a handle to it.
@@ -17,12 +17,10 @@ pub(crate) struct Stored {
     pub(crate) manifest: Manifest,
     pub(crate) encoded: Bytes,
     position: (RaftLogId, RaftStoredMembership),
-    /// The files that the snapshot before it has too, as far as that is known: while the state has one, the
-    /// next snapshot has it as well.
-    shared: Vec<u32>,
-    /// Whether a piece was found not to be what the manifest says, which the next snapshot has whole, most
-    /// likely.
-    needs_next: AtomicBool,
+    /// The files that the snapshot before it had as damaged: the state has them so.
+    inherited: Vec<String>,
+    /// The files of which a piece was found not to be what the manifest says.
+    damaged: Mutex<BTreeSet<String>>,
 }
 
 /// The data that openraft carries from a state machine to a member, and from a member to its state machine.
@@ -92,13 +90,13 @@ impl Stored {
         encoded: Bytes,
     ) -> Result<Stored, String> {
         let position = (log_id_from(manifest.applied.id), applied_from(&manifest.applied)?);
-        let (shared, needs_next) = (Vec::new(), AtomicBool::new(false));
-        Ok(Stored { disk, dir, manifest, encoded, position, shared, needs_next })
+        let (inherited, damaged) = Default::default();
+        Ok(Stored { disk, dir, manifest, encoded, position, inherited, damaged })
     }
 
-    /// The snapshot, some of whose files (sorted) the one before it has too.
-    pub(crate) fn sharing(self, shared: Vec<u32>) -> Stored {
-        Stored { shared, ..self }
+    /// The snapshot, of whose files these are damaged as they were in the one before it.
+    pub(crate) fn inheriting(self, inherited: Vec<String>) -> Stored {
+        Stored { inherited, ..self }
     }
 
     pub(crate) fn files_dir(&self) -> String {
@@ -109,8 +107,17 @@ impl Stored {
         self.manifest.applied.id
     }
 
+    /// Whether a file was found damaged that the next snapshot may have whole, or not at all.
     pub(crate) fn needs_next(&self) -> bool {
-        self.needs_next.load(Ordering::Relaxed)
+        self.damaged().iter().any(|name| !self.inherited.contains(name))
+    }
+
+    pub(crate) fn is_damaged(&self, name: &str) -> bool {
+        self.damaged().contains(name)
+    }
+
+    fn damaged(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.damaged.lock().expect("no holder panics")
     }
 
     pub(crate) fn meta(&self) -> SnapshotMetaOf<TypeConfig> {
@@ -158,10 +165,7 @@ impl PieceReader {
         };
         let data = file.read_at(offset, bytes).await?;
         if data.len() != bytes || crc32c::crc32c(&data) != crc {
-            // What two snapshots have, a third one would have as it is.
-            if stored.shared.binary_search(&piece.file).is_err() {
-                stored.needs_next.store(true, Ordering::Relaxed);
-            }
+            stored.damaged().insert(entry.name.clone());
             return Err(PieceError::Damaged(piece, stored.dir.clone()));
         }
         Ok(data)
