@@ -134,10 +134,18 @@ impl Replicas {
     /// The replicas that answer for their groups and are those that SCM wants here. What goes on by itself
     /// tells other groups what to do; a directory of before a restore leads groups that others have by now.
     pub(crate) fn led(&self, addresses: &AddressBook) -> impl Iterator<Item = Arc<Replica>> {
-        let wanted = self.told.lock().expect("no holder panics").groups.clone();
-        let is_wanted = move |replica: &Replica| wanted.get(&replica.group.id()) == Some(&replica.id());
-        let led = self.open().into_iter().filter(|replica| replica.check_serves(addresses).is_ok());
-        led.filter(move |replica| is_wanted(replica))
+        self.answering(addresses).into_iter().filter(|replica| self.wants(replica))
+    }
+
+    /// The replicas that answer for their groups, also those that SCM wants elsewhere by now.
+    pub(crate) fn answering(&self, addresses: &AddressBook) -> Vec<Arc<Replica>> {
+        self.open().into_iter().filter(|replica| replica.check_serves(addresses).is_ok()).collect()
+    }
+
+    /// Whether SCM wants the replica here.
+    pub(crate) fn wants(&self, replica: &Replica) -> bool {
+        let told = self.told.lock().expect("no holder panics");
+        told.groups.get(&replica.group.id()) == Some(&replica.id())
     }
 
     /// [`Replicas::led`] of the root.

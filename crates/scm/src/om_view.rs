@@ -143,13 +143,22 @@ pub(crate) fn is_well(world: &World<'_>, om: NodeId) -> bool {
     world.tables.om(om).is_some() && is_healthy(world, om) && is_in_service(world, om)
 }
 
-/// Whether no change can be committed because disks are full: members with full disks, and those that are
-/// silent, leave no majority. A leader that has room leads on, and answers all questions.
+/// Whether no change can be committed because disks are full: members with full disks leave no majority. A
+/// leader that has room leads on, and answers all questions.
+pub(crate) fn is_full(world: &World<'_>, record: &OmGroupRecord) -> bool {
+    leave_no_majority(record, |om| world.oms.is_full(om))
+}
+
+/// Whether no change can be committed as far as SCM knows: as [`is_full`], or by members that are silent
+/// beside them. A member that is silent here may answer its leader all the same.
 pub(crate) fn lacks_room(world: &World<'_>, record: &OmGroupRecord) -> bool {
-    let is_full = |member: &OmMemberRecord| world.oms.is_full(NodeId(member.om));
-    let is_out =
-        |member: &OmMemberRecord| is_full(member) || world.oms.is_silent(NodeId(member.om), world.now);
+    let is_full = |om| world.oms.is_full(om);
+    let has_full = record.members.iter().any(|member| is_full(NodeId(member.om)));
+    has_full && leave_no_majority(record, |om| is_full(om) || world.oms.is_silent(om, world.now))
+}
+
+fn leave_no_majority(record: &OmGroupRecord, is_out: impl Fn(NodeId) -> bool) -> bool {
     let count = record.members.len();
-    let out = record.members.iter().filter(|member| is_out(member)).count();
-    record.members.iter().any(is_full) && count - out <= count / 2
+    let out = record.members.iter().filter(|member| is_out(NodeId(member.om))).count();
+    count - out <= count / 2
 }

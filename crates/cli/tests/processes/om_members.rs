@@ -30,8 +30,8 @@ pub(crate) struct Names {
     others: Vec<Process>,
     /// Further words of each OM's command line.
     om_args: String,
-    /// The place of the first OM's directory, if not beside the others.
-    first_meta: Option<PathBuf>,
+    /// The directories of the first OMs, where they are not beside the others.
+    metas: Vec<PathBuf>,
     // Last, so that the processes end before their directories go.
     dir: TempDir,
 }
@@ -42,15 +42,15 @@ impl Names {
     }
 
     pub(crate) fn start_with(oms: usize, om_args: &str) -> Names {
-        Names::start_on(None, oms, om_args)
+        Names::start_on(Vec::new(), oms, om_args)
     }
 
-    pub(crate) fn start_on(first_meta: Option<PathBuf>, oms: usize, om_args: &str) -> Names {
+    pub(crate) fn start_on(metas: Vec<PathBuf>, oms: usize, om_args: &str) -> Names {
         let dir = tempfile::tempdir().unwrap();
         let scm = free_addresses(1).remove(0);
         let (oms_now, addresses, others) = Default::default();
         let om_args = om_args.to_owned();
-        let mut names = Names { scm, oms: oms_now, addresses, others, om_args, first_meta, dir };
+        let mut names = Names { scm, oms: oms_now, addresses, others, om_args, metas, dir };
         let line = format!(
             "--roles scm --rpc {} --meta {} --dead-after {DEAD_AFTER}",
             names.scm,
@@ -68,7 +68,7 @@ impl Names {
 
     fn meta(&self, om: usize) -> PathBuf {
         let beside_others = || self.dir.path().join(format!("om{om}"));
-        self.first_meta.clone().filter(|_| om == 0).unwrap_or_else(beside_others)
+        self.metas.get(om).cloned().unwrap_or_else(beside_others)
     }
 
     fn add_om(&mut self) {

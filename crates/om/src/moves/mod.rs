@@ -83,9 +83,11 @@ pub(crate) async fn go_on_always(moves: Moves) {
             () = sleep(LOOK_EVERY) => {}
             () = moves.wanted.notified() => {}
         }
-        let led: Vec<_> = moves.replicas.led(&moves.addresses).collect();
-        tasks.keep(&led);
-        for replica in &led {
+        let answering = moves.replicas.answering(&moves.addresses);
+        // Where SCM has the group leave this OM, what was begun goes on for as long as it leads: writers may
+        // wait for the end.
+        tasks.keep(&answering);
+        for replica in answering.iter().filter(|replica| moves.replicas.wants(replica)) {
             if let Err(error) = moves.begin(replica, &mut tasks) {
                 let group = replica.group.id();
                 warn!(%group, error = format!("{error:#}"), "read which buckets move");

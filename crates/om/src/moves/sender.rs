@@ -128,6 +128,11 @@ impl Sender {
     /// Whether the root answers, and waits for the end of this attempt: while nobody can settle it, changes
     /// need not wait.
     async fn root_waits(&self) -> Result<bool, End> {
+        if let Err(failure) = self.moves.others.groups.check_room(ROOT) {
+            debug!(number = self.moved.number, %failure, "changes wait for a root that can settle the move");
+            sleep(ROOT_PAUSE).await;
+            return Ok(false);
+        }
         let Bucket { volume, name: bucket, .. } = self.record()?.bucket.unwrap_or_default();
         let head = HeadBucketRequest { volume, bucket };
         let found =
@@ -221,21 +226,25 @@ impl Sender {
         let (is_done, why) = (undone.is_none(), undone.unwrap_or_default());
         let request = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
         let (mut settled, mut ask_at) = (None, Instant::now());
+        let mut retry = Backoff::new(LOOK_EVERY, Duration::from_millis(500));
         while self.check_goes_on().is_ok() {
             // Also after an answer: a root that was reset may have forgotten it, and waits for the question.
-            if settled.is_none() || Instant::now() >= ask_at {
-                ask_at = Instant::now() + ASK_AGAIN;
+            if Instant::now() >= ask_at {
                 let answer = self.moves.others.ask(ROOT, request.clone(), |mut om, request| async move {
                     om.settle_move(request).await
                 });
                 match answer.await {
                     Ok(answer) => {
                         settled = Some(answer.is_done);
+                        ask_at = Instant::now() + ASK_AGAIN;
                         if !answer.is_done {
                             self.end().await?;
                         }
                     }
-                    Err(failure) => debug!(number, attempt, %failure, "ask the root what becomes of a move"),
+                    Err(failure) => {
+                        debug!(number, attempt, %failure, "ask the root what becomes of a move");
+                        ask_at = Instant::now() + retry.pause();
+                    }
                 }
             }
             sleep(LOOK_EVERY).await;

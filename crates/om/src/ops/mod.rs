@@ -44,43 +44,12 @@ mod stop_sweep;
 mod sweep_rows;
 mod walk_dropped;
 
-pub(crate) use abort_upload::AbortUpload;
-pub(crate) use commit_key::CommitKey;
-pub(crate) use commit_part::CommitPart;
-pub(crate) use complete_upload::CompleteUpload;
-pub(crate) use create_bucket::CreateBucket;
-pub(crate) use create_upload::CreateUpload;
-pub(crate) use create_volume::CreateVolume;
-pub(crate) use delete_bucket::DeleteBucket;
 pub(crate) use delete_bucket::not_empty;
-pub(crate) use delete_keys::DeleteKeys;
-pub(crate) use delete_volume::DeleteVolume;
-pub(crate) use end_receiving::EndReceiving;
-pub(crate) use end_sending::EndSending;
-pub(crate) use fence_containers::{FENCED_AT_ONCE, FenceContainers};
-pub(crate) use file_orphans::FileOrphans;
-pub(crate) use forget_blocks::ForgetBlocks;
-pub(crate) use founded::Founded;
-pub(crate) use hold_bucket::HoldBucket;
-pub(crate) use keep_buckets::{KEPT_AT_ONCE, KeepBuckets};
-pub(crate) use move_bucket::MoveBucket;
-pub(crate) use note_groups::NoteGroups;
-pub(crate) use note_held::NoteHeld;
-pub(crate) use note_swept::NoteSwept;
-pub(crate) use receive_rows::ReceiveRows;
-pub(crate) use release_bucket::ReleaseBucket;
-pub(crate) use remake_bucket::RemakeBucket;
+pub(crate) use fence_containers::FENCED_AT_ONCE;
+pub(crate) use keep_buckets::KEPT_AT_ONCE;
 pub(crate) use requests::{REMEMBERED, Remembered, about};
-pub(crate) use restore_rows::RestoreRows;
 pub(crate) use row_portion::PIECES_AT_ONCE;
-pub(crate) use send_bucket::{BeginRun, FreezeBucket, SendBucket};
-pub(crate) use settle_bucket::{SettleBucket, settle_id};
-pub(crate) use settle_move::{MoveEnded, ResettleMove, SettleMove};
-pub(crate) use sort_deleted::SortDeleted;
-pub(crate) use start_sweep::StartSweep;
-pub(crate) use stop_sweep::StopSweep;
-pub(crate) use sweep_rows::SweepRows;
-pub(crate) use walk_dropped::WalkDropped;
+pub(crate) use settle_bucket::settle_id;
 
 use crate::filed::Filed;
 use crate::overlay::Overlay;
@@ -318,47 +287,57 @@ fn apply_one(
     Ok(answer)
 }
 
-fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om_reply::Result, Refusal> {
-    match what {
-        om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
-        om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),
-        om_command::Command::CommitKey(command) => run::<CommitKey>(apply, command),
-        om_command::Command::DeleteKeys(command) => run::<DeleteKeys>(apply, command),
-        om_command::Command::CreateUpload(command) => run::<CreateUpload>(apply, command),
-        om_command::Command::CommitPart(command) => run::<CommitPart>(apply, command),
-        om_command::Command::CompleteUpload(command) => run::<CompleteUpload>(apply, command),
-        om_command::Command::AbortUpload(command) => run::<AbortUpload>(apply, command),
-        om_command::Command::Founded(command) => run::<Founded>(apply, command),
-        om_command::Command::HoldBucket(command) => run::<HoldBucket>(apply, command),
-        om_command::Command::ReleaseBucket(command) => run::<ReleaseBucket>(apply, command),
-        om_command::Command::SettleBucket(command) => run::<SettleBucket>(apply, command),
-        om_command::Command::MoveBucket(command) => run::<MoveBucket>(apply, command),
-        om_command::Command::SettleMove(command) => run::<SettleMove>(apply, command),
-        om_command::Command::MoveEnded(command) => run::<MoveEnded>(apply, command),
-        om_command::Command::SendBucket(command) => run::<SendBucket>(apply, command),
-        om_command::Command::BeginRun(command) => run::<BeginRun>(apply, command),
-        om_command::Command::FreezeBucket(command) => run::<FreezeBucket>(apply, command),
-        om_command::Command::EndSending(command) => run::<EndSending>(apply, command),
-        om_command::Command::ReceiveRows(command) => run::<ReceiveRows>(apply, command),
-        om_command::Command::EndReceiving(command) => run::<EndReceiving>(apply, command),
-        om_command::Command::SweepRows(command) => run::<SweepRows>(apply, command),
-        om_command::Command::SortDeleted(command) => run::<SortDeleted>(apply, command),
-        om_command::Command::ForgetBlocks(command) => run::<ForgetBlocks>(apply, command),
-        om_command::Command::WalkDropped(command) => run::<WalkDropped>(apply, command),
-        om_command::Command::FenceContainers(command) => run::<FenceContainers>(apply, command),
-        om_command::Command::FileOrphans(command) => run::<FileOrphans>(apply, command),
-        om_command::Command::NoteSwept(command) => run::<NoteSwept>(apply, command),
-        om_command::Command::NoteGroups(command) => run::<NoteGroups>(apply, command),
-        om_command::Command::StopSweep(command) => run::<StopSweep>(apply, command),
-        om_command::Command::StartSweep(command) => run::<StartSweep>(apply, command),
-        om_command::Command::RestoreRows(command) => run::<RestoreRows>(apply, command),
-        om_command::Command::KeepBuckets(command) => run::<KeepBuckets>(apply, command),
-        om_command::Command::NoteHeld(command) => run::<NoteHeld>(apply, command),
-        om_command::Command::ResettleMove(command) => run::<ResettleMove>(apply, command),
-        om_command::Command::RemakeBucket(command) => run::<RemakeBucket>(apply, command),
-        om_command::Command::CreateVolume(command) => run::<CreateVolume>(apply, command),
-        om_command::Command::DeleteVolume(command) => run::<DeleteVolume>(apply, command),
-    }
+/// The operations by their files. A command in the log is carried out by the one that has its name.
+macro_rules! operations {
+    ($($file:ident: $($operation:ident),+;)*) => {
+        $($(pub(crate) use $file::$operation;)+)*
+
+        fn apply_what(
+            apply: &mut Apply<'_, '_>,
+            what: om_command::Command,
+        ) -> Result<om_reply::Result, Refusal> {
+            match what {
+                $($(om_command::Command::$operation(command) => run::<$operation>(apply, command),)+)*
+            }
+        }
+    };
+}
+
+operations! {
+    abort_upload: AbortUpload;
+    commit_key: CommitKey;
+    commit_part: CommitPart;
+    complete_upload: CompleteUpload;
+    create_bucket: CreateBucket;
+    create_upload: CreateUpload;
+    create_volume: CreateVolume;
+    delete_bucket: DeleteBucket;
+    delete_keys: DeleteKeys;
+    delete_volume: DeleteVolume;
+    end_receiving: EndReceiving;
+    end_sending: EndSending;
+    fence_containers: FenceContainers;
+    file_orphans: FileOrphans;
+    forget_blocks: ForgetBlocks;
+    founded: Founded;
+    hold_bucket: HoldBucket;
+    keep_buckets: KeepBuckets;
+    move_bucket: MoveBucket;
+    note_groups: NoteGroups;
+    note_held: NoteHeld;
+    note_swept: NoteSwept;
+    receive_rows: ReceiveRows;
+    release_bucket: ReleaseBucket;
+    remake_bucket: RemakeBucket;
+    restore_rows: RestoreRows;
+    send_bucket: BeginRun, FreezeBucket, SendBucket;
+    settle_bucket: SettleBucket;
+    settle_move: MoveEnded, ResettleMove, SettleMove;
+    sort_deleted: SortDeleted;
+    start_sweep: StartSweep;
+    stop_sweep: StopSweep;
+    sweep_rows: SweepRows;
+    walk_dropped: WalkDropped;
 }
 
 fn run<O: Operation>(apply: &mut Apply<'_, '_>, command: O::Command) -> Result<om_reply::Result, Refusal> {

@@ -111,6 +111,28 @@ impl Drop for Leading {
     }
 }
 
+/// Requests that somebody takes on: dropped before that is [`Taken::done`], they are requested as before.
+pub(super) struct Taken<'a> {
+    counts: &'a SweepCounts,
+    pub(super) requested: Requested,
+}
+
+impl Taken<'_> {
+    pub(super) fn done(mut self) {
+        self.requested = Requested::default();
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let Requested { all, some } = std::mem::take(&mut self.requested);
+        self.counts.change(|state| {
+            state.requested.all |= all;
+            state.requested.some.extend(some);
+        });
+    }
+}
+
 impl SweepCounts {
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.state.lock().expect("no holder panics"))
@@ -185,16 +207,9 @@ impl SweepCounts {
         self.wanted.notify_one();
     }
 
-    /// Takes back requests that could not be taken on.
-    pub(super) fn give_back(&self, requested: Requested) {
-        self.change(|state| {
-            state.requested.all |= requested.all;
-            state.requested.some.extend(requested.some);
-        });
-    }
-
-    pub(super) fn take_requested(&self) -> Requested {
-        self.change(|state| std::mem::take(&mut state.requested))
+    /// The requests that are there now, to be taken on.
+    pub(super) fn take_requested(&self) -> Taken<'_> {
+        Taken { counts: self, requested: self.change(|state| std::mem::take(&mut state.requested)) }
     }
 
     pub(super) fn is_requested(&self) -> bool {

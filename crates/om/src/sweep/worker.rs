@@ -194,15 +194,12 @@ impl Worker {
         if !may_sweep || self.root.stop().await?.is_some() {
             return self.fence(&[]).await;
         }
-        let requested = self.sweep.counts.take_requested();
-        let due = match self.due(&requested).await {
-            Ok(due) => due,
-            Err(failure) => {
-                self.sweep.counts.give_back(requested);
-                return Err(failure);
-            }
-        };
-        if let Err(failure) = self.fence(&due).await {
+        let counts = self.sweep.counts.clone();
+        let taken = counts.take_requested();
+        let due = self.due(&taken.requested).await?;
+        let fenced = self.fence(&due).await;
+        taken.done();
+        if let Err(failure) = fenced {
             due.iter().for_each(|container| self.queue.again(*container));
             return Err(failure);
         }

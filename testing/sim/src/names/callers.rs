@@ -26,6 +26,8 @@ pub(super) struct Caller {
     pub(super) number: u64,
     pub(super) writes: u64,
     pub(super) think_ms_max: u64,
+    /// So many OMs have full disks before changes find no room.
+    pub(super) full_disks_min: usize,
     /// Whether the caller changes nothing: then none of its calls fails on a leader that cannot commit, and
     /// makes it look for another.
     pub(super) only_asks: bool,
@@ -92,6 +94,14 @@ impl Caller {
             Err(ClientError::Unavailable(why)) => {
                 self.record.count(|counts| counts.unavailable += 1);
                 self.record.event(format_args!("{op:?} of {} was not carried out: {why}", begun.bucket));
+                self.histories.forget(begun);
+            }
+            // As above; one disk that is full, of those of three members, is in nobody's way.
+            Err(ClientError::Refused(failure))
+                if failure.code == Code::DiskFull && self.record.full_disks() >= self.full_disks_min =>
+            {
+                self.record.count(|counts| counts.unavailable += 1);
+                self.record.event(format_args!("{op:?} of {} had no room: {failure}", begun.bucket));
                 self.histories.forget(begun);
             }
             // A question without an answer changes nothing.

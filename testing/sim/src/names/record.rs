@@ -1,5 +1,6 @@
 use super::counts::Counts;
 use crate::world::Trace;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -16,6 +17,8 @@ struct State {
     violation: Option<String>,
     is_quiet: bool,
     is_over: bool,
+    /// The OMs whose disks have been full.
+    full: BTreeSet<usize>,
 }
 
 impl Record {
@@ -25,6 +28,15 @@ impl Record {
 
     pub(super) fn event(&self, what: fmt::Arguments<'_>) {
         self.trace.event(what);
+    }
+
+    pub(super) fn disk_is_full(&self, om: usize) {
+        self.lock().full.insert(om);
+    }
+
+    /// The number of OMs whose disks have been full by now.
+    pub(super) fn full_disks(&self) -> usize {
+        self.lock().full.len()
     }
 
     /// Notes a violation; only the first counts.

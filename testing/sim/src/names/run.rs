@@ -265,6 +265,7 @@ impl Clients {
                 number,
                 writes: 0,
                 think_ms_max: self.plan.think_ms_max,
+                full_disks_min: if self.plan.oms < 3 { 1 } else { 2 },
                 only_asks: number / machines == ONLY_ASKS,
                 at_work: self.at_work.clone(),
             };

@@ -71,6 +71,7 @@ impl Run {
             }
             Fault::FullDisk { om, free_bytes } => {
                 record.count(|counts| counts.full_disks += 1);
+                record.disk_is_full(om);
                 self.world.disk(ProcessId(om)).set_free_bytes(free_bytes);
                 self.later(until, Remedy::Space(om));
             }
