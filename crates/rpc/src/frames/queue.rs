@@ -1,4 +1,5 @@
 use super::head::{HEAD_BYTES, Head, Kind};
+use crate::gate::SMALL_BYTES_MAX;
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -8,12 +9,25 @@ const COPIED_BYTES_MAX: usize = 2 << 10;
 /// The frames and bytes with more of which a queue is long.
 const LONG_FRAMES: usize = 16 << 10;
 const LONG_BYTES: usize = 32 << 20;
+/// The frames behind which a small payload has memory of its own: until then it may be a part of more.
+const SHARING_FRAMES: usize = 16;
+/// The bytes that a frame keeps beside its payload.
+const FRAME_BYTES: usize = size_of::<Frame>();
 /// Bytes that are written before small frames are looked for again.
 const BATCH_BYTES: usize = 512 << 10;
 
 struct Frame {
     head: Head,
     payload: Bytes,
+}
+
+impl Frame {
+    /// The bytes that it keeps and that are counted here: those of a larger piece of an answer are counted
+    /// where that is made.
+    fn counted(&self) -> usize {
+        let is_counted_there = self.head.kind == Kind::Data && self.payload.len() > SMALL_BYTES_MAX;
+        FRAME_BYTES + if is_counted_there { 0 } else { self.payload.len() }
+    }
 }
 
 /// Frames on their way out, those of a stream in their order. Small ones go before large ones of other
@@ -23,6 +37,7 @@ pub(super) struct Queue {
     small: VecDeque<Frame>,
     large: VecDeque<Frame>,
     bytes: usize,
+    counted: usize,
 }
 
 /// The frames that are written with one call, and the streams whose data that is.
@@ -33,13 +48,18 @@ pub(super) struct Batch {
     /// Each stream, with the bytes of its data.
     pub(super) data: Vec<(u32, usize)>,
     pub(super) frames: u64,
+    /// The bytes of it that are counted.
+    pub(super) counted: usize,
 }
 
 impl Queue {
     /// Appends a frame; `is_behind`: a large frame of its stream is still in the queue.
     pub(super) fn push(&mut self, head: Head, payload: Bytes, is_behind: bool) -> Place {
-        self.bytes += payload.len();
+        let is_shared = payload.len() <= COPIED_BYTES_MAX && self.small.len() >= SHARING_FRAMES;
+        let payload = if is_shared { Bytes::copy_from_slice(&payload) } else { payload };
         let frame = Frame { head, payload };
+        self.bytes += frame.payload.len();
+        self.counted += frame.counted();
         // Headers come first on their streams, and in the order of these.
         let is_large = head.kind == Kind::Data && frame.payload.len() > COPIED_BYTES_MAX;
         if is_behind || is_large {
@@ -53,6 +73,11 @@ impl Queue {
 
     pub(super) fn is_empty(&self) -> bool {
         self.small.is_empty() && self.large.is_empty()
+    }
+
+    /// The bytes that wait here, but for larger pieces of answers.
+    pub(super) fn counted(&self) -> usize {
+        self.counted
     }
 
     pub(super) fn is_long(&self) -> bool {
@@ -77,6 +102,7 @@ impl Queue {
                 break;
             }
         }
+        self.counted -= batch.counted;
         batch.slices.extend(Some(joined.freeze()).filter(|joined| !joined.is_empty()));
         batch
     }
@@ -89,7 +115,9 @@ pub(super) enum Place {
 }
 
 impl Batch {
-    fn push(&mut self, Frame { head, payload }: Frame, joined: &mut BytesMut) {
+    fn push(&mut self, frame: Frame, joined: &mut BytesMut) {
+        self.counted += frame.counted();
+        let Frame { head, payload } = frame;
         self.frames += 1;
         self.bytes += HEAD_BYTES + payload.len();
         if head.kind == Kind::Data && !payload.is_empty() {
@@ -184,5 +212,20 @@ mod tests {
         let (head, payload) = data(9, 1);
         queue.push(head, payload, false);
         assert_eq!(drained(&mut queue)[0], (9, 1));
+    }
+
+    #[test]
+    fn a_small_payload_behind_many_keeps_nothing_beside_itself() {
+        let (shared, mut queue) = (Bytes::from(vec![7; 8 << 10]), Queue::default());
+        for stream in 0..20 {
+            queue.push(data(stream, 10).0, shared.slice(..10), false);
+        }
+        let is_part = |frame: &&Frame| shared.as_ptr_range().contains(&frame.payload.as_ptr());
+        assert_eq!(queue.small.iter().filter(is_part).count(), SHARING_FRAMES);
+        assert_eq!(queue.counted(), 20 * (FRAME_BYTES + 10));
+        let (head, payload) = data(20, SMALL_BYTES_MAX + 1);
+        queue.push(head, payload, false);
+        let batch = queue.take(|_| {});
+        assert_eq!((batch.counted, queue.counted()), (20 * (FRAME_BYTES + 10) + FRAME_BYTES, 0));
     }
 }

@@ -94,7 +94,7 @@ pub(super) async fn read<S: Side>(wire: &Wire, mut input: impl AsyncRead + Unpin
                 }
                 if silent >= S::PINGS_AFTER {
                     wire.ping();
-                    look.as_mut().reset(heard + SILENCE_MAX);
+                    look.as_mut().reset((now + S::PINGS_AFTER).min(heard + SILENCE_MAX));
                 } else {
                     look.as_mut().reset(heard + S::PINGS_AFTER);
                 }

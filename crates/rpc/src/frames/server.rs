@@ -7,7 +7,7 @@ use super::reader::{Ended, Side, read};
 use super::resets::Resets;
 use super::wire::{Unsent, Wire};
 use super::writer::{NOTHING_TAKEN_MAX, write};
-use crate::gate::Places;
+use crate::gate::Room;
 use crate::limits::{CALLS_PER_CONNECTION_MAX, PING_INTERVAL, Windows};
 use bytes::Bytes;
 use proto::{Code, Failure, Retry};
@@ -47,13 +47,13 @@ impl<S> Calls for S where
 {
 }
 
-/// Answers the calls of one connection until it ends, or until `stop` and all calls are over. `unread` counts
-/// what calls are sent and do not read.
+/// Answers the calls of one connection until it ends, or until `stop` and all calls are over. `room` has
+/// places for what nobody takes.
 pub(crate) async fn serve<S: Calls>(
     (mut input, mut output): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin + Send + 'static),
     from: TcpConnectInfo,
     service: S,
-    unread: Places,
+    room: Room,
     counts: Arc<FrameCounts>,
     stop: CancellationToken,
 ) {
@@ -77,7 +77,7 @@ pub(crate) async fn serve<S: Calls>(
             return;
         }
     };
-    let wire = Arc::new(Wire::new(windows, peer, Some(unread), counts));
+    let wire = Arc::new(Wire::new(windows, peer, Some(room), counts));
     let writer = wire.clone();
     let mut writing = JoinSet::new();
     writing.spawn(async move { write(&writer, output).await });

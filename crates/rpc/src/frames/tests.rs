@@ -1,4 +1,5 @@
 use super::head::{HEAD_BYTES, HELLO_BYTES, Head, Kind, hello};
+use super::wire::Wire;
 use super::{End, FrameCounts, FrameLink, headers, serve};
 use crate::limits::{PING_INTERVAL, RESETS_PER_SECOND_MAX, SILENCE_MAX, Windows};
 use crate::{Gate, GateOptions};
@@ -131,8 +132,8 @@ impl Port {
                 let counted = counted.clone();
                 let service = service_fn(move |request| answer(request, Working::begin(&counted)));
                 let (from, counts) = (tcp.connect_info(), Arc::<FrameCounts>::default());
-                let unread = Gate::new(GateOptions::default()).unread(&from);
-                connections.spawn(serve(tcp.into_split(), from, service, unread, counts, stopping.clone()));
+                let room = Gate::new(GateOptions::default()).room(&from);
+                connections.spawn(serve(tcp.into_split(), from, service, room, counts, stopping.clone()));
             }
             connections.join_all().await;
         });
@@ -504,8 +505,8 @@ impl Pipe {
         let service = gate.layer(service_fn(move |request| answer(request, Working::begin(&counted))));
         let from = TcpConnectInfo { local_addr: None, remote_addr: None };
         let stop = CancellationToken::new();
-        let unread = gate.unread(&from);
-        let serving = serve(tokio::io::split(theirs), from, service, unread, counts.clone(), stop);
+        let room = gate.room(&from);
+        let serving = serve(tokio::io::split(theirs), from, service, room, counts.clone(), stop);
         let serving = tokio::spawn(serving);
         let windows = Windows { stream_bytes: window_bytes, connection_bytes: window_bytes };
         io.write_all(&hello(windows)).await.unwrap();
@@ -696,6 +697,35 @@ async fn answers_that_nobody_takes_have_their_room_and_their_connection_goes_on(
     pipe.more_credit(3, 64 << 10).await;
     assert_eq!(pipe.next(Kind::Data).await.0.stream, 3);
     assert_eq!(gate.counts().answers_without_room.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_answers_that_nobody_takes_have_their_room_on_all_connections_together() {
+    let gate = Gate::new(GateOptions { untaken_bytes_max: 400_000, ..GateOptions::default() });
+    let wire = || {
+        let room = gate.room(&TcpConnectInfo { local_addr: None, remote_addr: None });
+        Wire::new(Windows::default(), Windows::default(), Some(room), Arc::default())
+    };
+    let answer = |wire: &Wire, calls: std::ops::Range<u32>| {
+        for id in calls {
+            assert!(wire.opened(id, tokio::sync::mpsc::unbounded_channel().0).unwrap());
+            assert!(wire.send_headers(id, Kind::Trailers, Bytes::from(vec![7; 1000])).is_ok());
+            wire.finish(id);
+        }
+    };
+    let (first, second, patience) = (wire(), wire(), Duration::from_secs(1));
+    answer(&first, 1..301);
+    assert!(first.has_room(patience).await);
+    // Little is not counted, whatever there is of it elsewhere.
+    answer(&second, 1..101);
+    assert!(second.has_room(patience).await);
+    answer(&second, 101..201);
+    assert!(!second.has_room(patience).await, "its calls are over, and what they said is not");
+    let batch = first.to_write().await.unwrap();
+    assert!(!second.has_room(patience).await, "what is being written is not taken yet");
+    assert_eq!(batch.frames, 300);
+    first.written(&batch.data, batch.frames);
+    assert!(second.has_room(patience).await);
 }
 
 #[tokio::test(start_paused = true)]

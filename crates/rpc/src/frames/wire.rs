@@ -9,7 +9,7 @@ use super::counts::FrameCounts;
 use super::flow::{FRAME_COST, Flow};
 use super::head::{DATA_BYTES_MAX, Head, Kind, Malformed};
 use super::queue::{Batch, Place, Queue};
-use crate::gate::Places;
+use crate::gate::Room;
 use crate::limits::Windows;
 use bytes::{Buf, Bytes};
 use proto::{Code, Failure, Retry};
@@ -23,9 +23,9 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// The most bytes that came on a connection and wait to be read, and that are not counted: as much as is read
+/// The most bytes of a connection that nobody has taken and that are not counted, each way: as much as is read
 /// from its socket at once, twice.
-const UNREAD_BYTES_MAX: usize = 128 << 10;
+const UNCOUNTED_BYTES_MAX: usize = 128 << 10;
 /// The time within which what came is read, where that is counted: as long as a message may take to come
 /// whole.
 const READING_MAX: Duration = Duration::from_secs(60);
@@ -52,8 +52,10 @@ struct State {
     queue: Queue,
     /// The room on all streams together.
     flow: Flow,
-    /// Places for the bytes that came and wait to be read, where they are counted.
-    unread: Option<Places>,
+    /// The bytes that are being written, as far as they are counted.
+    writing: usize,
+    /// Places for the bytes that nobody has taken, where they are counted.
+    room: Option<Room>,
     /// The streams that wait for room on all together, or for the queue to get short.
     starved: BTreeSet<u32>,
     /// Whether the server takes no calls any more.
@@ -69,8 +71,14 @@ impl State {
     /// Counts what waits to be read. False: there is no room for so much.
     fn has_room_for_unread(&mut self) -> bool {
         let bytes = self.flow.untaken() as usize;
-        let counted = if bytes > UNREAD_BYTES_MAX { bytes } else { 0 };
-        self.unread.as_mut().is_none_or(|places| places.hold(counted))
+        self.room.as_mut().is_none_or(|room| room.unread.hold(counted(bytes)))
+    }
+
+    /// Counts what the peer has not taken. False: it is much, or there is no room for so much.
+    fn has_room_for_unsent(&mut self) -> bool {
+        let bytes = self.queue.counted() + self.writing;
+        let has_room = self.room.as_mut().is_none_or(|room| room.unsent.hold(counted(bytes)));
+        has_room && !self.queue.is_long()
     }
 
     /// Wakes the streams that wait for what all of them share.
@@ -81,6 +89,11 @@ impl State {
             }
         }
     }
+}
+
+/// The bytes that have places, of so many of one connection.
+fn counted(bytes: usize) -> usize {
+    if bytes > UNCOUNTED_BYTES_MAX { bytes } else { 0 }
 }
 
 /// A call under way.
@@ -144,19 +157,15 @@ pub(super) enum Unsent {
 }
 
 impl Wire {
-    /// A connection without calls. `peer` is what the other side lets us send; `unread` counts what it sends.
-    pub(super) fn new(
-        windows: Windows,
-        peer: Windows,
-        unread: Option<Places>,
-        counts: Arc<FrameCounts>,
-    ) -> Wire {
+    /// A connection without calls. `peer` is what the other side lets us send; `room` has places for what nobody takes.
+    pub(super) fn new(windows: Windows, peer: Windows, room: Option<Room>, counts: Arc<FrameCounts>) -> Wire {
         let state = State {
             streams: HashMap::new(),
             last: 0,
             queue: Queue::default(),
             flow: Flow::new(windows.connection_bytes, peer.connection_bytes),
-            unread,
+            writing: 0,
+            room,
             starved: BTreeSet::new(),
             is_leaving: false,
             end: None,
@@ -444,7 +453,7 @@ impl Wire {
     pub(super) fn give_up_late(&self) {
         let mut guard = self.state();
         let state = &mut *guard;
-        if state.unread.is_none() || state.flow.untaken() as usize <= UNREAD_BYTES_MAX {
+        if state.room.is_none() || counted(state.flow.untaken() as usize) == 0 {
             return;
         }
         let now = Instant::now();
@@ -500,7 +509,7 @@ impl Wire {
             let drained = self.drained.notified();
             tokio::pin!(drained);
             drained.as_mut().enable();
-            if !self.state().queue.is_long() {
+            if self.state().has_room_for_unsent() {
                 return true;
             }
             if tokio::time::timeout(patience, drained).await.is_err() {
@@ -571,6 +580,7 @@ impl Wire {
                             stream.large -= 1;
                         }
                     });
+                    state.writing = batch.counted;
                     return Some(batch);
                 }
                 if state.end.is_some() {
@@ -592,6 +602,9 @@ impl Wire {
         self.counts.frames_sent.add(frames);
         let mut guard = self.state();
         let state = &mut *guard;
+        state.writing = 0;
+        state.has_room_for_unsent(); // there is for less
+        self.drained.notify_waiters();
         if !state.queue.is_long() {
             state.feed();
         }

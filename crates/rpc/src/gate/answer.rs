@@ -15,7 +15,7 @@ use tonic::codegen::http::HeaderMap;
 
 /// The most bytes of a piece of an answer that is not counted in frames, of which only so many wait as there
 /// is credit for: a call costs more by itself. HTTP/2 makes piece after piece.
-const SMALL_BYTES_MAX: usize = 4 << 10;
+pub(crate) const SMALL_BYTES_MAX: usize = 4 << 10;
 
 /// An answer to a call, whose pieces are counted from when they are made until nobody has them: not the queue
 /// of a connection either.

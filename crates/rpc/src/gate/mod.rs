@@ -12,17 +12,17 @@ mod share;
 mod tests;
 mod untaken;
 
+pub(crate) use answer::SMALL_BYTES_MAX;
 pub use connection::GateConnection;
 pub use counts::GateCounts;
 pub use incoming::GateIncoming;
 pub use message::{Gated, GatedBody, caller};
-pub(crate) use share::Places;
 
 use crate::frames;
 use crate::limits::{CALLS_PER_CONNECTION_MAX, PING_ANSWER_MAX, PING_INTERVAL, Windows};
 use futures::future::FusedFuture;
 use futures::{FutureExt, StreamExt};
-use share::{Shares, holder};
+use share::{Places, Shares, holder};
 use std::io;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -124,6 +124,14 @@ pub struct Gate {
     counts: Arc<GateCounts>,
 }
 
+/// Places for the bytes of a connection that wait for whoever takes them.
+pub(crate) struct Room {
+    /// Those that came and that no call reads.
+    pub(crate) unread: Places,
+    /// Those of small frames that the peer does not take. Larger pieces of answers have their own places.
+    pub(crate) unsent: Places,
+}
+
 impl Gate {
     pub fn new(options: GateOptions) -> Gate {
         let shares = |all_max, each_max| Arc::new(Shares::new(all_max, each_max));
@@ -144,9 +152,10 @@ impl Gate {
         &self.counts
     }
 
-    /// No places yet for what an address sends and nobody reads.
-    pub(crate) fn unread(&self, from: &TcpConnectInfo) -> Places {
-        self.gathered.none(from.remote_addr().map(|from| holder(from.ip())))
+    /// No places yet, for a connection of an address.
+    pub(crate) fn room(&self, from: &TcpConnectInfo) -> Room {
+        let from = from.remote_addr().map(|from| holder(from.ip()));
+        Room { unread: self.gathered.none(from), unsent: self.untaken_bytes.none(from) }
     }
 
     /// An HTTP/2 server behind this door that notices peers that are gone. Its windows are small, as what is
@@ -222,8 +231,8 @@ impl Gate {
                 let from = connection.connect_info().tcp;
                 let (tcp, _place) = connection.into_parts();
                 let counts = self.counts.frames.clone();
-                let unread = self.unread(&from);
-                frames::serve(tcp.into_split(), from, calls, unread, counts, stopping).await;
+                let room = self.room(&from);
+                frames::serve(tcp.into_split(), from, calls, room, counts, stopping).await;
             }
             Some(_) => {
                 let from = connection.connect_info().tcp.remote_addr();
