@@ -177,7 +177,11 @@ impl From<Status> for Failure {
             tonic::Code::Unavailable => (Code::Unavailable, Retry::Unknown),
             _ => (Code::OutcomeUnknown, Retry::Unknown),
         };
-        Failure { code, retry, message: status.message().to_owned(), leader_address: None }
+        let message = match status.message() {
+            "" => status.code().description(),
+            said => said,
+        };
+        Failure { code, retry, message: message.to_owned(), leader_address: None }
     }
 }
 

@@ -8,7 +8,6 @@ use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use axum::{Extension, Router};
 use client::Client;
 use httpd::{BodyMemory, Recent, RequestId, Work};
@@ -29,8 +28,8 @@ const READY_WITHIN: Duration = Duration::from_secs(2);
 /// is one to OM and to datanodes.
 const READY_FOR: Duration = Duration::from_secs(1);
 
-/// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`, which no
-/// bucket can be called. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
+/// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`: no
+/// bucket can be called `-`. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
 /// Documents that are sent, and long ones that are answered, have `documents`. Requests of S3 are accounted
 /// for in `accounts`.
 pub fn router(
@@ -43,11 +42,7 @@ pub fn router(
     let readiness = Arc::new(Recent::new(READY_FOR));
     let protocol = Protocol::new(client.clone(), &options, documents);
     let front = Front { work, accounts, protocol, client, readiness };
-    Router::new()
-        .route("/-/health/live", get(|| async { "alive\n" }))
-        .route("/-/health/ready", get(ready))
-        .fallback(serve)
-        .with_state(front)
+    Router::new().fallback(serve).with_state(front)
 }
 
 #[derive(Clone)]
@@ -60,8 +55,26 @@ struct Front {
     readiness: Arc<Recent<Result<(), String>>>,
 }
 
-async fn ready(State(front): State<Front>) -> Response {
-    let client = front.client;
+/// A question of how this gateway is.
+enum Health {
+    Live,
+    Ready,
+}
+
+/// The question that a request is; `None` of any other request, also of one about a key of that name in a bucket
+/// that stands in the host.
+fn health(front: &Front, request: &Request) -> Option<Health> {
+    let asked = match request.uri().path() {
+        "/-/health/live" => Health::Live,
+        "/-/health/ready" => Health::Ready,
+        _ => return None,
+    };
+    let is_question = matches!(*request.method(), Method::GET | Method::HEAD);
+    (is_question && !front.protocol.has_bucket_in_host(request)).then_some(asked)
+}
+
+async fn ready(front: &Front) -> Response {
+    let client = front.client.clone();
     let ask = || async move { client.ready(READY_WITHIN).await.map_err(|why| format!("{why:#}")) };
     match front.readiness.get(ask).await {
         Some(Ok(())) => "ready\n".into_response(),
@@ -75,6 +88,11 @@ async fn serve(
     Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Response {
+    match health(&front, &request) {
+        Some(Health::Live) => return "alive\n".into_response(),
+        Some(Health::Ready) => return ready(&front).await,
+        None => {}
+    }
     let (request, connection) = watch(request);
     let is_head = *request.method() == Method::HEAD;
     let mut account = front.accounts.open(&request, id, connection.progress.clone());

@@ -9,6 +9,7 @@ pub(crate) use service::add_to;
 use crate::args::{Command, LogFormat};
 use anyhow::{Context, bail};
 use std::sync::{Mutex, OnceLock};
+use tracing::{Level, enabled, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::{Layered, SubscriberExt};
@@ -16,8 +17,11 @@ use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, reload};
 
-/// Libraries that see headers and bodies; only their errors are logged.
+/// Libraries that see headers and bodies; only their errors are logged, and of [`SHOWS_BODIES`] nothing.
 const SEE_SECRETS: [&str; 5] = ["h2", "hyper", "hyper_util", "s3s", "tower_http"];
+
+/// The library whose errors have whole documents of users in them.
+const SHOWS_BODIES: &str = "s3s";
 
 /// The most directives of one filter. Each costs something with every event that is looked at for the first
 /// time.
@@ -81,7 +85,7 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Filtered> + Send + Sync> {
 /// print headers and what is secret in them.
 fn may_be_logged(event: &tracing::Metadata<'_>) -> bool {
     let library = event.target().split("::").next().unwrap_or_default();
-    !SEE_SECRETS.contains(&library) || *event.level() == tracing::Level::ERROR
+    !SEE_SECRETS.contains(&library) || *event.level() == Level::ERROR && library != SHOWS_BODIES
 }
 
 impl Logging {
@@ -90,7 +94,18 @@ impl Logging {
         let before = now.clone();
         if reset || !directives.is_empty() {
             let changed = merged(if reset { &self.at_start } else { &before }, directives)?;
-            self.filter.reload(parse(&changed)?).context("exchange the filter")?;
+            let filter = parse(&changed)?;
+            // A change is a warning by the old filter, or else by the new one: that less is logged than before
+            // is not to go unseen.
+            let is_seen = enabled!(Level::WARN);
+            let tell = || warn!(before, now = changed, "an operator changes what is logged");
+            if changed != before && is_seen {
+                tell();
+            }
+            self.filter.reload(filter).context("exchange the filter")?;
+            if changed != before && !is_seen {
+                tell();
+            }
             *now = changed;
         }
         Ok(Change { before, now: now.clone() })
@@ -176,6 +191,7 @@ mod tests {
         check("hyper::proto::h1::role", Level::TRACE, false);
         check("h2::hpack", Level::WARN, false);
         check("hyper", Level::ERROR, true);
+        check("s3s::http::de", Level::ERROR, false);
         check("s3gw::front", Level::DEBUG, true);
         check("h2o", Level::DEBUG, true);
     }

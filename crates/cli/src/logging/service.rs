@@ -4,7 +4,6 @@ use proto::process::{LogRequest, LogResponse};
 use proto::{Code, Failure};
 use tonic::service::RoutesBuilder;
 use tonic::{Request, Response, Status};
-use tracing::warn;
 
 /// Adds the service by which whoever reaches the gRPC port changes what is logged. A call names no cluster: a
 /// process is asked, whatever it belongs to.
@@ -28,9 +27,5 @@ impl Process for Service {
 fn changed(logging: &Logging, directives: &[String], reset: bool) -> Result<LogResponse, Failure> {
     let change = logging.change(directives, reset);
     let change = change.map_err(|error| Failure::invalid(format!("{error:#}")))?;
-    if change.before != change.now {
-        // The change is a warning: that less is logged than before is not to go unseen.
-        warn!(before = change.before, now = change.now, "an operator changes what is logged");
-    }
     Ok(LogResponse { before: change.before, now: change.now })
 }

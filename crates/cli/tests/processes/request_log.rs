@@ -80,6 +80,10 @@ async fn requests_are_written_down_without_their_secrets() {
     let url = s3.get_url("a/b c", None);
     let forged = url.as_str().replace("X-Amz-Expires=600", "X-Amz-Expires=601");
     assert_eq!(reqwest::get(forged).await.unwrap().status(), 403);
+    // Whoever holds a URL may write its names in another way.
+    let respelled = url.as_str().replace("X-Amz-Credential=", "X-Amz-Credentia%6C=");
+    assert_eq!(reqwest::get(format!("{respelled}&x=X-Amz-Credential=OTHER/x")).await.unwrap().status(), 403);
+    assert_eq!(reqwest::get(respelled).await.unwrap().status(), 200);
     leave_in_the_middle(&s3.get_url("large", None));
 
     let put = line(&path, "the PUT", |line| line["operation"] == "PutObject").await;
@@ -97,6 +101,11 @@ async fn requests_are_written_down_without_their_secrets() {
     assert_eq!((&missing["key"], &missing["status"]), (&"missing\n".into(), &404.into()));
     let refused = line(&path, "a wrong signature", |line| line["error"] == "SignatureDoesNotMatch").await;
     assert_eq!((&refused["operation"], &refused["access_key"]), (&Value::Null, &put["access_key"]));
+    line(&path, "a respelled URL", |line| line["status"] == 200 && line["method"] == "GET").await;
+    let verified = lines(&path).into_iter().filter(|line| line["status"] == 200);
+    for line in verified {
+        assert_eq!(line["access_key"], put["access_key"], "{line}");
+    }
     let left = line(&path, "a client that left", |line| line["end"] == "left").await;
     assert_eq!((&left["key"], &left["status"]), (&"large".into(), &200.into()));
     assert!(left["bytes_out"].as_u64().unwrap() < LARGE_BYTES as u64, "{left}");
@@ -104,8 +113,8 @@ async fn requests_are_written_down_without_their_secrets() {
     let page = scrape(&ready).await;
     let of_gets =
         |class| page.value("flotilla_s3_requests_total", &[("operation", "GetObject"), ("class", class)]);
-    assert_eq!((of_gets("2xx"), of_gets("4xx"), of_gets("left")), (Some(1.0), Some(1.0), Some(1.0)));
-    assert_eq!(page.value("flotilla_s3_requests_refused_total", &[("reason", "signature")]), Some(1.0));
+    assert_eq!((of_gets("2xx"), of_gets("4xx"), of_gets("left")), (Some(2.0), Some(1.0), Some(1.0)));
+    assert_eq!(page.value("flotilla_s3_requests_refused_total", &[("reason", "signature")]), Some(2.0));
     for name in ["om_seconds_count", "read_seconds_count", "chunk_seconds_count"] {
         let count: f64 = page.with(&format!("flotilla_client_{name}"), &[]).map(|sample| sample.value).sum();
         assert!(count > 0.0, "{name}");
@@ -209,6 +218,7 @@ async fn what_is_logged_changes_while_the_process_runs() {
     }
     let refused = log(&["flotilla_httpd=loud"]).unwrap_err();
     assert!(refused.contains("neither LEVEL nor MODULE=LEVEL"), "{refused}");
+    assert_eq!(log(&["off"]).unwrap()["log"].as_str().unwrap().split(',').next(), Some("off"));
     assert_eq!(log(&["--reset"]).unwrap()["log"], at_start["log"]);
 
     // All of it is JSON, but for what `dev` says to people.
@@ -218,4 +228,6 @@ async fn what_is_logged_changes_while_the_process_runs() {
     let change =
         events.iter().find(|event| event["message"] == "an operator changes what is logged").unwrap();
     assert_eq!((&change["level"], &change["fields"]["before"]), (&"WARN".into(), &at_start["log"]));
+    let is_off = |event: &Value| event["fields"]["now"].as_str().is_some_and(|now| now.starts_with("off"));
+    assert!(events.iter().any(is_off), "who makes it silent is told of: {text}");
 }

@@ -71,9 +71,11 @@ impl Line {
         };
         let json = serde_json::to_string(&fields).expect("strings and numbers");
         for c in json.chars() {
-            // DEL and the controls of Latin 1, which some terminals obey; and what some readers take for the
-            // end of a line.
-            if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
+            // DEL and the controls of Latin 1, which some terminals obey; what some readers take for the end of
+            // a line; and what turns the text behind it around.
+            let turns =
+                matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            if c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}') {
                 text.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
             } else {
                 text.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
@@ -189,12 +191,16 @@ mod tests {
             ("/b/a%0Ab", "a\nb"),
             ("/b/%1b%5B2J%7f", "\u{1b}[2J\u{7f}"),
             ("/b/%C2%9B%E2%80%A8", "\u{9b}\u{2028}"),
+            ("/b/%E2%80%AEtxt.exe", "\u{202e}txt.exe"),
             ("/b/%22%5C", "\"\\"),
             ("/b/%ff%zz%", "\u{fffd}%zz%"),
         ] {
             let text = written(path);
             let line = text.strip_suffix('\n').unwrap();
-            assert!(!line.chars().any(|c| c.is_control() || c == '\u{2028}'), "{line:?}");
+            assert!(
+                !line.chars().any(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{202e}')),
+                "{line:?}"
+            );
             let fields: serde_json::Value = serde_json::from_str(line).unwrap();
             assert_eq!(fields["key"], key, "{path}");
         }

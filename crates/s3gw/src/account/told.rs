@@ -49,6 +49,13 @@ impl Told {
         self.signature = Some(time);
     }
 
+    /// Notes whose signature is right: another reader of the request may have understood another key.
+    pub(crate) fn is_signed_by(&mut self, access_key: &str) {
+        if let Some(written) = &mut self.written {
+            written.access_key = Some(access_key.to_owned());
+        }
+    }
+
     pub(crate) fn is_operation(&mut self, operation: &'static str, version: Option<&str>) {
         self.operation = Some(operation);
         if let Some(written) = &mut self.written {

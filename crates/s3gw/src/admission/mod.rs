@@ -25,6 +25,7 @@ use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use bytes::Bytes;
+use elements::Refused;
 use hosts::{Addressing, Hosts};
 use httpd::{BodyMemory, Room};
 use md5::{Digest, Md5};
@@ -104,6 +105,12 @@ impl Admission {
         Admission { keys: KeyPair { access_key, secret_key }, hosts: Hosts::new(&options.domains), documents }
     }
 
+    pub(crate) fn has_bucket_in_host(&self, headers: &HeaderMap, uri: &Uri) -> bool {
+        let said = || headers.get(HOST)?.to_str().ok();
+        let host = uri.authority().map(|authority| authority.as_str()).or_else(said).unwrap_or_default();
+        matches!(self.hosts.addressing(host), Ok(Addressing::VirtualHosted { .. }))
+    }
+
     /// Decides on a request. Reads a body only where the request is signed, is an operation, and that
     /// operation takes a document.
     pub(crate) async fn admit(
@@ -118,6 +125,7 @@ impl Admission {
         refuse_version_2(&parts.headers, &query)?;
         refuse_forms(&parts)?;
         refuse_other_expectations(&parts.headers)?;
+        refuse_other_encodings(&parts.headers)?;
         refuse_repeated(&parts.headers)?;
         set_host(&mut parts)?;
         let addressing = self.hosts.addressing(text(&parts.headers, HOST.as_str())?.unwrap_or_default())?;
@@ -132,6 +140,7 @@ impl Admission {
         let verified = self.keys.verify(&covered, now);
         told.signature_took(begun.elapsed());
         let mut verified = verified?;
+        told.is_signed_by(&self.keys.access_key);
         if verified.is_presigned {
             verified.signed_headers.extend(take_presigned(&mut query, &mut parts.headers)?);
         }
@@ -233,12 +242,12 @@ fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// Refuses conditions and checksums that are empty: a client whose variable was empty has asked for one all
+/// Refuses conditions, checksums and sources of copies that are empty: a client whose variable was empty has asked for one all
 /// the same.
 fn refuse_empty(headers: &HeaderMap) -> Result<()> {
     let counts = |name: &str| {
         matches!(name, "content-md5" | "if-match" | "if-none-match")
-            || ["if-modified", "if-unmodified", "x-amz-checksum-", "x-amz-copy-source-if-"]
+            || ["if-modified", "if-unmodified", "x-amz-checksum-", "x-amz-copy-source"]
                 .iter()
                 .any(|begin| name.starts_with(begin))
     };
@@ -248,16 +257,34 @@ fn refuse_empty(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// Sets the Host header from the URI's authority, where HTTP/2 has the host.
+/// Refuses what a body may be wrapped in for its way, other than chunks: it would be taken for the object.
+fn refuse_other_encodings(headers: &HeaderMap) -> Result<()> {
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (encodings.next(), encodings.next()) {
+        (None, _) => Ok(()),
+        (Some(only), None) if only.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => {
+            let why = "A transfer encoding other than chunked is not implemented.";
+            Err(GatewayError::refused("NotImplemented", 501, why))
+        }
+    }
+}
+
+/// Sets the Host header from the URI's authority, where HTTP/2 has the host. Refuses two hosts: who stands in
+/// front of the gateway may have gone by the other one.
 fn set_host(parts: &mut Parts) -> Result<()> {
-    if parts.headers.contains_key(HOST) || parts.version < Version::HTTP_2 {
-        return Ok(());
+    let Some(authority) = parts.uri.authority() else { return Ok(()) };
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| invalid_uri())?;
+    match parts.headers.get(HOST) {
+        Some(said) if !said.as_bytes().eq_ignore_ascii_case(host.as_bytes()) => {
+            Err(GatewayError::InvalidRequest("The request names two hosts.".to_owned()))
+        }
+        Some(_) => Ok(()),
+        None => {
+            parts.headers.insert(HOST, host);
+            Ok(())
+        }
     }
-    if let Some(authority) = parts.uri.authority() {
-        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| invalid_uri())?;
-        parts.headers.insert(HOST, host);
-    }
-    Ok(())
 }
 
 fn refuse_unsigned(headers: &HeaderMap, signed: &[String]) -> Result<()> {
@@ -487,12 +514,13 @@ async fn document(operation: &Operation, headers: &HeaderMap, payload: Payload, 
     }
     check_sums(headers, &trailers, sums, &document)?;
     let xml = std::str::from_utf8(&document).map_err(|_| GatewayError::MalformedXml)?;
-    match elements::unknown(xml, elements) {
-        Some(element) => {
+    match elements::check(xml, elements) {
+        Ok(()) => Ok(document),
+        Err(Refused::Unknown(element)) => {
             let what = format!("The element {} of {}", element.escape_debug(), operation.name);
             Err(GatewayError::refused("NotImplemented", 501, format!("{what} is not implemented.")))
         }
-        None => Ok(document),
+        Err(Refused::TooMany | Refused::NoNumber) => Err(GatewayError::MalformedXml),
     }
 }
 
@@ -888,6 +916,22 @@ mod tests {
         key.refused("does not know the host name photos.s3.example.com").await;
     }
 
+    #[test]
+    fn where_a_bucket_stands_in_the_host_each_path_is_a_key() {
+        let options =
+            GatewayOptions { domains: vec!["s3.example.com".to_owned()], ..GatewayOptions::default() };
+        let admission = Admission::new(&options, BodyMemory::new(0, Arc::default()));
+        let check = |host: &'static str, uri: &str, expect| {
+            let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static(host))]);
+            assert_eq!(admission.has_bucket_in_host(&headers, &uri.parse().unwrap()), expect, "{host} {uri}");
+        };
+        check("photos.s3.example.com:9000", "/-/health/live", true);
+        check("s3.example.com", "/-/health/live", false);
+        // Who asks for a gateway's health knows it by any name.
+        check("gateway-7.pods.cluster.local", "/-/health/live", false);
+        check("s3.example.com", "http://photos.s3.example.com/-/health/live", true);
+    }
+
     #[tokio::test]
     async fn what_is_given_twice_is_refused() {
         let once = || put("/b/k").signing("content-length", "0");
@@ -898,6 +942,14 @@ mod tests {
             .refused("more than once")
             .await;
         once().adding("host", "localhost").refused("more than once").await;
+        sent(Method::GET, "http://elsewhere/b/k").signing("x-amz-acl", "").refused("names two hosts").await;
+    }
+
+    #[tokio::test]
+    async fn what_wraps_a_body_on_its_way_is_refused() {
+        for encoding in ["gzip, chunked", "identity", "chunked, chunked"] {
+            put("/b/k").adding("transfer-encoding", encoding).refused("other than chunked").await;
+        }
     }
 
     #[tokio::test]

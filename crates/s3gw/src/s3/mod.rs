@@ -27,6 +27,7 @@ use crate::request_body::Progress;
 use acknowledged::Acknowledged;
 use async_trait::async_trait;
 use axum::body::Body;
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_RANGE, HOST};
 use axum::response::{IntoResponse, Response};
@@ -62,6 +63,11 @@ impl Protocol {
             Gateway { client, region: options.region.clone(), seen_buckets: SeenBuckets::default() };
         let service = S3ServiceBuilder::new(gateway).build();
         Protocol { admission: Arc::new(admission), documents, service }
+    }
+
+    /// Whether a bucket stands in the name of the host.
+    pub(crate) fn has_bucket_in_host(&self, request: &Request) -> bool {
+        self.admission.has_bucket_in_host(request.headers(), request.uri())
     }
 
     pub(crate) async fn call(
