@@ -13,6 +13,7 @@
 //! (docs/adr/0013-scm-places-the-groups-of-names.md), in answer to the [`heartbeat`].
 
 mod address;
+mod after_reset;
 mod backup;
 #[cfg(test)]
 mod backup_model;
@@ -30,8 +31,6 @@ mod ops;
 mod options;
 mod others;
 mod overlay;
-mod place;
-mod places;
 mod queries;
 mod reach;
 mod reclaim;
@@ -41,6 +40,7 @@ mod rules;
 mod service;
 mod state_machine;
 mod sweep;
+mod table_store;
 mod tables;
 mod taps;
 mod unsettled;
@@ -49,5 +49,5 @@ mod usage;
 
 pub use om::Om;
 pub use options::OmOptions;
-pub use place::TablesPlace;
+pub use table_store::TableStore;
 pub use tables::{APPLIED_KEY, FORMAT as TABLES_FORMAT};

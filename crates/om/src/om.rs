@@ -1,4 +1,5 @@
 use crate::address;
+use crate::after_reset;
 use crate::backup::BACKUPS_MAX;
 use crate::buckets::{self, Buckets};
 use crate::counted::{Counted, expose_listings, expose_memory, expose_tables};
@@ -8,12 +9,11 @@ use crate::lane::WAITING_BYTES_MAX;
 use crate::moves::{self, Moves, SENT_AT_A_TIME};
 use crate::options::OmOptions;
 use crate::others::Others;
-use crate::place::{DiskTables, TablesPlace};
-use crate::places;
 use crate::reclaim::{self, Reclaim, UnusedCounts};
 use crate::replicas::{Means, Replicas};
 use crate::service::{OPERATIONS, OmService};
 use crate::sweep::{self, Sweep, SweepCounts, Times};
+use crate::table_store::{DiskTables, TableStore};
 use anyhow::Context;
 use disk::{DataDirectory, RealDisk};
 use metrics::Exposition;
@@ -67,7 +67,7 @@ impl Om {
     pub async fn start_on(
         options: OmOptions,
         disk: Arc<dyn DataDirectory>,
-        tables: Arc<dyn TablesPlace>,
+        tables: Arc<dyn TableStore>,
         space: Arc<LogSpace>,
         host: RaftHost,
         addresses: AddressBook,
@@ -152,7 +152,7 @@ impl Om {
         }
         let mut tasks = vec![
             tokio::spawn(buckets::finish_always(buckets.clone())),
-            tokio::spawn(places::settle_always(buckets)),
+            tokio::spawn(after_reset::settle_always(buckets)),
             tokio::spawn(moves::go_on_always(moves)),
         ];
         let word = match scm.zip(sweep) {

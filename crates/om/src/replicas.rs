@@ -10,9 +10,9 @@
 
 use crate::lane::Lane;
 use crate::options::OmOptions;
-use crate::place::TablesPlace;
 use crate::replica::{Replica, ReplicaPlaces};
 use crate::state_machine::{Followed, OmStateMachine};
+use crate::table_store::TableStore;
 use crate::tables::ROOT;
 use crate::upgrade::upgrade;
 use anyhow::{Context, bail, ensure};
@@ -45,7 +45,7 @@ const READ_ON_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Means {
     pub(crate) options: OmOptions,
     pub(crate) disk: Arc<dyn DataDirectory>,
-    pub(crate) tables: Arc<dyn TablesPlace>,
+    pub(crate) tables: Arc<dyn TableStore>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) host: RaftHost,
     pub(crate) addresses: AddressBook,

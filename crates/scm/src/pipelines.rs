@@ -2,9 +2,9 @@
 
 use crate::leader::Leader;
 use crate::member_view::{MAJORITY, MEMBERS};
-use crate::placement::{self, DiskLoad, Existing, NodeLoad, Place};
+use crate::placement::{self, DiskLoad, Existing, MemberPlace, NodeLoad};
 use crate::tables::duty;
-use crate::world::{Places, World};
+use crate::world::{RoomyNode, World};
 use bytes::Bytes;
 use planted::Bug;
 use proto::Failure;
@@ -51,7 +51,7 @@ impl Placing {
 
     /// The places of new pipelines, `changes` being how often places have changed; `None` while no round is
     /// due.
-    pub(crate) fn plan(&mut self, changes: u64, world: &World<'_>) -> Option<Vec<[Place; MEMBERS]>> {
+    pub(crate) fn plan(&mut self, changes: u64, world: &World<'_>) -> Option<Vec<[MemberPlace; MEMBERS]>> {
         let now = world.now;
         if self.seen != changes {
             self.seen = changes;
@@ -92,7 +92,7 @@ pub(crate) async fn create_one(leader: &Leader, wanted: &BTreeSet<NodeId>) -> Re
     create(leader, places).await
 }
 
-async fn create(leader: &Leader, places: [Place; MEMBERS]) -> Result<PipelineId, Failure> {
+async fn create(leader: &Leader, places: [MemberPlace; MEMBERS]) -> Result<PipelineId, Failure> {
     let reply = leader.propose(Command::CreatePipeline(creation(places))).await?;
     if !reply.refused.is_empty() {
         return Err(Failure::internal(format!("a planned pipeline was refused: {}", reply.refused)));
@@ -101,7 +101,7 @@ async fn create(leader: &Leader, places: [Place; MEMBERS]) -> Result<PipelineId,
     Ok(PipelineId(reply.pipeline))
 }
 
-pub(crate) fn creation(places: [Place; MEMBERS]) -> CreatePipelineCommand {
+pub(crate) fn creation(places: [MemberPlace; MEMBERS]) -> CreatePipelineCommand {
     let places = places.map(|place| PipelinePlace { node: place.node.0, disk: place.disk });
     CreatePipelineCommand { places: places.into() }
 }
@@ -109,7 +109,7 @@ pub(crate) fn creation(places: [Place; MEMBERS]) -> CreatePipelineCommand {
 /// The nodes that new pipelines may go to, with the pipelines that their disks carry. Where two have
 /// `places`, a third one that is dead, or has no disk that works, is a member beside them: two take what is
 /// written, and it may come back. While any other is silent, and not dead yet, that one is waited for.
-fn loads<'a>(world: &World<'a>, places: impl Iterator<Item = Places<'a>>) -> (Vec<NodeLoad>, Existing) {
+fn loads<'a>(world: &World<'a>, places: impl Iterator<Item = RoomyNode<'a>>) -> (Vec<NodeLoad>, Existing) {
     let World { tables, nodes, now, .. } = *world;
     let mut per_disk: HashMap<&Bytes, u32> = HashMap::new();
     let mut existing = Existing::new();
@@ -128,7 +128,7 @@ fn loads<'a>(world: &World<'a>, places: impl Iterator<Item = Places<'a>>) -> (Ve
         });
         NodeLoad { node, is_away: false, rack: racks[tables.racks().of(record)], disks: disks.collect() }
     };
-    let places = places.map(|Places { node, record, disks }| {
+    let places = places.map(|RoomyNode { node, record, disks }| {
         load(node, record, disks.into_iter().map(|disk| (&disk.disk, disk.free_bytes)).collect())
     });
     let mut loads: Vec<NodeLoad> = places.collect();

@@ -32,7 +32,7 @@ pub(crate) struct NodeLoad {
 
 /// The node and disk of one member of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct MemberPlace {
     pub(crate) node: NodeId,
     pub(crate) disk: Bytes,
 }
@@ -47,7 +47,7 @@ pub(crate) fn plan(
     existing: &Existing,
     per_disk: u32,
     count_max: usize,
-) -> Vec<[Place; 3]> {
+) -> Vec<[MemberPlace; 3]> {
     let mut plan = Plan::new(nodes, per_disk);
     for members in existing {
         plan.remember(members);
@@ -81,7 +81,7 @@ impl Plan {
         }
     }
 
-    fn next_pipeline(&mut self) -> Option<[Place; 3]> {
+    fn next_pipeline(&mut self) -> Option<[MemberPlace; 3]> {
         let mut chosen = BTreeSet::new();
         for _ in 0..3 {
             chosen.insert(self.choose_node(&chosen)?);
@@ -91,7 +91,7 @@ impl Plan {
         let mut members = vec![first];
         members.extend(chosen.into_iter().filter(|&node| node != first));
         self.remember(&members);
-        let places: Vec<Place> = members.into_iter().map(|node| self.take_disk(node)).collect();
+        let places: Vec<MemberPlace> = members.into_iter().map(|node| self.take_disk(node)).collect();
         Some(places.try_into().expect("three members were chosen"))
     }
 
@@ -114,12 +114,12 @@ impl Plan {
     }
 
     /// Takes a place on the node's disk with the fewest pipelines and, among those, the most free space.
-    fn take_disk(&mut self, node: NodeId) -> Place {
+    fn take_disk(&mut self, node: NodeId) -> MemberPlace {
         let load = self.nodes.get_mut(&node).expect("the chosen node is a candidate");
         let disk = load.disks.iter_mut().min_by_key(|disk| (disk.pipelines, Reverse(disk.free_bytes)));
         let disk = disk.expect("a node with room has a disk");
         disk.pipelines += 1;
-        Place { node, disk: disk.disk.clone() }
+        MemberPlace { node, disk: disk.disk.clone() }
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
         shared: BTreeMap<(NodeId, NodeId), u32>,
     }
 
-    fn count(pipelines: &[[Place; 3]]) -> Counts {
+    fn count(pipelines: &[[MemberPlace; 3]]) -> Counts {
         let mut counts = Counts::default();
         for places in pipelines {
             let nodes: BTreeSet<NodeId> = places.iter().map(|place| place.node).collect();
@@ -229,9 +229,10 @@ mod tests {
         assert!(pipelines.iter().all(|places| places.iter().any(|place| place.node == NodeId(5))));
     }
 
-    fn racks_of(pipelines: &[[Place; 3]], rack: impl Fn(NodeId) -> u32) -> Vec<usize> {
-        let spread =
-            |places: &[Place; 3]| places.iter().map(|place| rack(place.node)).collect::<BTreeSet<_>>().len();
+    fn racks_of(pipelines: &[[MemberPlace; 3]], rack: impl Fn(NodeId) -> u32) -> Vec<usize> {
+        let spread = |places: &[MemberPlace; 3]| {
+            places.iter().map(|place| rack(place.node)).collect::<BTreeSet<_>>().len()
+        };
         pipelines.iter().map(spread).collect()
     }
 
@@ -265,7 +266,8 @@ mod tests {
     fn groups_overlap_instead_of_repeating() {
         let pipelines = plan(cluster(6, 1), &vec![], 2, 100);
         assert_eq!(pipelines.len(), 4);
-        let members = |places: &[Place; 3]| places.iter().map(|place| place.node).collect::<BTreeSet<_>>();
+        let members =
+            |places: &[MemberPlace; 3]| places.iter().map(|place| place.node).collect::<BTreeSet<_>>();
         let sets: BTreeSet<_> = pipelines.iter().map(members).collect();
         assert_eq!(sets.len(), 4, "{pipelines:?}");
     }

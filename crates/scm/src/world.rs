@@ -29,7 +29,7 @@ pub(crate) struct World<'a> {
 }
 
 /// A node that takes new pipelines, and the disks on which it does.
-pub(crate) struct Places<'a> {
+pub(crate) struct RoomyNode<'a> {
     pub(crate) node: NodeId,
     pub(crate) record: &'a NodeRecord,
     pub(crate) disks: Vec<&'a DiskReport>,
@@ -59,7 +59,7 @@ impl<'a> World<'a> {
     }
 
     /// The nodes that take new pipelines: healthy ones in service, on a disk that works.
-    pub(crate) fn places(&self) -> impl Iterator<Item = Places<'a>> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = RoomyNode<'a>> {
         let World { tables, nodes, now, .. } = *self;
         let takes_part = move |node: NodeId, record: &NodeRecord| {
             nodes.state(node, now) == NodeState::NodeHealthy && duty(record) == NodeDuty::NodeInService
@@ -68,14 +68,14 @@ impl<'a> World<'a> {
             move |(&node, record)| {
                 let usable = |disk: &&DiskReport| takes_pipelines(disk) && record.disks.contains(&disk.disk);
                 let disks: Vec<&DiskReport> = nodes.disks(node).iter().filter(usable).collect();
-                (!disks.is_empty()).then_some(Places { node, record, disks })
+                (!disks.is_empty()).then_some(RoomyNode { node, record, disks })
             },
         )
     }
 
     /// The places of new pipelines but those on disks where a member stood still lately, and no other one has
     /// come on since: a new one would stand still, too.
-    pub(crate) fn good_places(&self) -> impl Iterator<Item = Places<'a>> {
+    pub(crate) fn good_places(&self) -> impl Iterator<Item = RoomyNode<'a>> {
         let World { tables, nodes, .. } = *self;
         let disk_of = |node: NodeId, pipeline: PipelineId| {
             let members = &tables.pipeline(pipeline)?.members;
@@ -88,9 +88,9 @@ impl<'a> World<'a> {
             (!is_its_own).then_some((node, disk))
         });
         let bad: HashSet<(NodeId, &Bytes)> = bad.collect();
-        self.places().filter_map(move |Places { node, record, mut disks }| {
+        self.places().filter_map(move |RoomyNode { node, record, mut disks }| {
             disks.retain(|disk| !bad.contains(&(node, &disk.disk)));
-            (!disks.is_empty()).then_some(Places { node, record, disks })
+            (!disks.is_empty()).then_some(RoomyNode { node, record, disks })
         })
     }
 

@@ -109,8 +109,11 @@ pub(super) async fn run(scm: &mut Scm) -> anyhow::Result<Answer> {
     let mut findings = Findings::default();
     let mut cluster = String::new();
     if let Err(error) = look(scm, &mut cluster, &mut findings).await {
-        let what = format!("SCM does not answer, so nothing else is known: {error:#}");
-        findings.note(Severity::Critical, "scm-down", what, "scm roles");
+        let (code, what) = match cluster.is_empty() {
+            true => ("scm-down", "SCM does not answer, so nothing else is known"),
+            false => ("scm-in-part", "SCM does not answer all questions, so there may be more"),
+        };
+        findings.note(Severity::Critical, code, format!("{what}: {error:#}"), "scm roles");
     }
     Ok(answer(&cluster, findings))
 }

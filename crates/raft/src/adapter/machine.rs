@@ -110,11 +110,15 @@ impl Machine {
         Ok(())
     }
 
-    async fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
-        let mut batch = Vec::with_capacity(chunk.len());
+    async fn apply_entries(
+        &mut self,
+        entries: Vec<io::Result<EntryResponder<TypeConfig>>>,
+    ) -> io::Result<()> {
+        let mut batch = Vec::with_capacity(entries.len());
         let mut replies = VecDeque::new();
-        let mut responders: Vec<(Option<ApplyResponder<TypeConfig>>, bool)> = Vec::with_capacity(chunk.len());
-        for item in chunk {
+        let mut responders: Vec<(Option<ApplyResponder<TypeConfig>>, bool)> =
+            Vec::with_capacity(entries.len());
+        for item in entries {
             let (entry, responder) = item?;
             let id = entry.log_id;
             let is_command = match entry.payload {
@@ -209,13 +213,13 @@ impl RaftStateMachine<TypeConfig> for Machine {
     {
         let mut entries = entries.fuse();
         while let Some(first) = entries.next().await {
-            let chunk = ready_with(first, &mut entries);
-            for (entry, _) in chunk.iter().flatten() {
+            let ready = ready_with(first, &mut entries);
+            for (entry, _) in ready.iter().flatten() {
                 if let EntryPayload::Membership(membership) = &entry.payload {
                     self.note(membership).await?;
                 }
             }
-            self.apply_chunk(chunk).await?;
+            self.apply_entries(ready).await?;
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ pub(super) struct Batch {
 
 impl Queue {
     /// Appends a frame; `is_behind`: a large frame of its stream is still in the queue.
-    pub(super) fn push(&mut self, head: Head, payload: Bytes, is_behind: bool) -> Place {
+    pub(super) fn push(&mut self, head: Head, payload: Bytes, is_behind: bool) -> FrameSize {
         let is_shared = payload.len() <= COPIED_BYTES_MAX && self.small.len() >= SHARING_FRAMES;
         let payload = if is_shared { Bytes::copy_from_slice(&payload) } else { payload };
         let frame = Frame { head, payload };
@@ -64,10 +64,10 @@ impl Queue {
         let is_large = head.kind == Kind::Data && frame.payload.len() > COPIED_BYTES_MAX;
         if is_behind || is_large {
             self.large.push_back(frame);
-            Place::Large
+            FrameSize::Large
         } else {
             self.small.push_back(frame);
-            Place::Small
+            FrameSize::Small
         }
     }
 
@@ -109,7 +109,7 @@ impl Queue {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FrameSize {
     Small,
     Large,
 }
@@ -193,9 +193,9 @@ mod tests {
     fn a_small_frame_goes_before_the_bodies_of_others_and_after_its_own() {
         let mut queue = Queue::default();
         let mut push = |(head, payload): (Head, Bytes), is_behind| queue.push(head, payload, is_behind);
-        assert_eq!(push(data(1, 200_000), false), Place::Large);
-        assert_eq!(push(data(1, 5), true), Place::Large);
-        assert_eq!(push(data(2, 7), false), Place::Small);
+        assert_eq!(push(data(1, 200_000), false), FrameSize::Large);
+        assert_eq!(push(data(1, 5), true), FrameSize::Large);
+        assert_eq!(push(data(2, 7), false), FrameSize::Small);
         assert_eq!(drained(&mut queue), [(2, 7), (1, 200_000), (1, 5)]);
     }
 

@@ -8,7 +8,7 @@ use super::body::Event;
 use super::counts::FrameCounts;
 use super::flow::{FRAME_COST, Flow};
 use super::head::{DATA_BYTES_MAX, Head, Kind, Malformed};
-use super::queue::{Batch, Place, Queue};
+use super::queue::{Batch, FrameSize, Queue};
 use crate::gate::Room;
 use crate::limits::Windows;
 use bytes::{Buf, Bytes};
@@ -186,8 +186,8 @@ impl Wire {
     fn push(&self, state: &mut State, head: Head, payload: Bytes) {
         let stream = state.streams.get_mut(&head.stream);
         let is_behind = stream.as_ref().is_some_and(|stream| stream.large > 0);
-        let place = state.queue.push(head, payload, is_behind);
-        if let (Some(stream), Place::Large) = (stream, place) {
+        let size = state.queue.push(head, payload, is_behind);
+        if let (Some(stream), FrameSize::Large) = (stream, size) {
             stream.large += 1;
         }
         self.filled.notify_one();

@@ -1,7 +1,7 @@
 use super::planted::Planted;
 use super::scheme::Scheme;
 use super::sweep_plan::Sweeps;
-use crate::services::{Ahead, MemoryDbPlace, MemoryTables, OmProcess, ScmProcess};
+use crate::services::{Ahead, MemoryStore, MemoryTables, OmProcess, ScmProcess};
 use datanode::DatanodeOptions;
 use disk::sim::{Random, SimDirectory};
 use om::OmOptions;
@@ -338,7 +338,7 @@ impl Plan {
     pub(super) fn scm_process(
         &self,
         directory: SimDirectory,
-        place: MemoryDbPlace,
+        place: MemoryStore,
         address: String,
     ) -> ScmProcess {
         let ahead = Ahead::by(self.clock_ahead(&address));

@@ -14,7 +14,7 @@ use super::unnamed::Unnamed;
 use super::view::Views;
 use crate::scenario::Links;
 use crate::services::{
-    CAPACITY_BYTES, Finished, Life, MemoryDbPlace, ScmCalls, Violation, live, logs, random_disk,
+    CAPACITY_BYTES, Finished, Life, MemoryStore, ScmCalls, Violation, live, logs, random_disk,
 };
 use crate::world::{Crash, ProcessId, Trace, World};
 use clap::ValueEnum;
@@ -56,7 +56,7 @@ pub(super) struct Run {
     pub(super) slots: BTreeMap<usize, DatanodeSlot>,
     /// Data directories of the machines that have some: of SCM, of datanodes.
     directories: BTreeMap<usize, Vec<SimDirectory>>,
-    scm_places: Vec<MemoryDbPlace>,
+    scm_places: Vec<MemoryStore>,
     disks_made: u64,
     pub(super) links: Links,
     remedies: BTreeMap<(Duration, u64), Remedy>,
@@ -140,7 +140,7 @@ impl Run {
         for om in plan.oms() {
             world.add_with_disks(plan.address(om), &[object_faults.random_disk()], 0);
         }
-        let scm_places = (0..plan.scms).map(|machine| MemoryDbPlace::new(format!("/scm{machine}"))).collect();
+        let scm_places = (0..plan.scms).map(|machine| MemoryStore::new(format!("/scm{machine}"))).collect();
         let links = Links::new(touched, &mut random);
         links.apply_to(world.network());
         let scm = ScmCalls::new(world.connector(ProcessId(plan.operator())), plan.scm_addresses());
@@ -578,7 +578,7 @@ impl Run {
                 let uuid = self.random_u128();
                 let empty = self.directory(machine, 0, uuid);
                 self.directories.insert(machine, vec![empty]);
-                self.scm_places[machine] = MemoryDbPlace::new(format!("/scm{machine}.{}", self.disks_made));
+                self.scm_places[machine] = MemoryStore::new(format!("/scm{machine}.{}", self.disks_made));
             }
         }
     }

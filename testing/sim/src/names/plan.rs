@@ -1,5 +1,5 @@
 use super::planted::Planted;
-use crate::services::{Ahead, MemoryDbPlace, MemoryTables, OmProcess, ScmProcess};
+use crate::services::{Ahead, MemoryStore, MemoryTables, OmProcess, ScmProcess};
 use disk::sim::{Random, SimDirectory};
 use om::OmOptions;
 use raft::{HostOptions, SnapshotPolicy, Timing};
@@ -260,7 +260,7 @@ impl Plan {
         &self,
         machine: usize,
         directory: SimDirectory,
-        place: MemoryDbPlace,
+        place: MemoryStore,
         ahead: Ahead,
     ) -> ScmProcess {
         let (address, members) = (self.address(machine), self.scm_addresses());

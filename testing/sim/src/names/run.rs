@@ -9,7 +9,7 @@ use super::troubles::Remedy;
 use super::view::View;
 use crate::scenario::Links;
 use crate::services::{
-    Ahead, Finished, Life, MemoryDbPlace, MemoryTables, ScmCalls, Violation, empty_directory, live, logs,
+    Ahead, Finished, Life, MemoryStore, MemoryTables, ScmCalls, Violation, empty_directory, live, logs,
     random_disk,
 };
 use crate::world::{ProcessId, SimConnector, Trace, World};
@@ -60,7 +60,7 @@ pub(super) struct Run {
     next_fault: Duration,
     /// The directories of the machines of SCM and OMs.
     directories: BTreeMap<usize, SimDirectory>,
-    scm_places: Vec<MemoryDbPlace>,
+    scm_places: Vec<MemoryStore>,
     /// The tables of each OM, by its machine.
     pub(super) tables: BTreeMap<usize, MemoryTables>,
     /// The clocks on the machines' walls.
@@ -96,7 +96,7 @@ impl Run {
         world.add(plan.address(plan.operator()), SimOptions::default(), 0);
         let links = Links::new(touched, &mut random);
         links.apply_to(world.network());
-        let scm_places = plan.scms().map(|machine| MemoryDbPlace::new(format!("/scm{machine}"))).collect();
+        let scm_places = plan.scms().map(|machine| MemoryStore::new(format!("/scm{machine}"))).collect();
         let mut run = Run {
             world,
             record,

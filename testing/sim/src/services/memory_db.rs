@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use disk::Disk;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use om::TablesPlace;
+use om::TableStore;
 use raft::{Applied, Snapshots};
 use statedb::{Changes, Db, DbOptions, GroupDb, Tables};
 use std::collections::BTreeMap;
@@ -19,14 +19,14 @@ use types::GroupId;
 pub(crate) struct MemoryDb {
     options: DbOptions,
     disk: Arc<dyn Disk>,
-    place: MemoryDbPlace,
+    place: MemoryStore,
     applied_key: &'static [u8],
     current: Arc<RwLock<Arc<Db>>>,
 }
 
 /// The place of a [`MemoryDb`], and the generation that counts: what outlives a crash.
 #[derive(Clone)]
-pub(crate) struct MemoryDbPlace {
+pub(crate) struct MemoryStore {
     root: PathBuf,
     counts: Arc<AtomicU64>,
     made: Arc<AtomicU64>,
@@ -34,9 +34,9 @@ pub(crate) struct MemoryDbPlace {
 
 const RECORDS: &str = "records";
 
-impl MemoryDbPlace {
-    pub(crate) fn new(root: impl Into<PathBuf>) -> MemoryDbPlace {
-        MemoryDbPlace { root: root.into(), counts: Arc::default(), made: Arc::default() }
+impl MemoryStore {
+    pub(crate) fn new(root: impl Into<PathBuf>) -> MemoryStore {
+        MemoryStore { root: root.into(), counts: Arc::default(), made: Arc::default() }
     }
 
     fn path(&self, generation: u64) -> PathBuf {
@@ -51,7 +51,7 @@ type Opened = Weak<RwLock<Arc<Db>>>;
 #[derive(Clone)]
 pub(crate) struct MemoryTables {
     root: PathBuf,
-    places: Arc<Mutex<BTreeMap<GroupId, MemoryDbPlace>>>,
+    places: Arc<Mutex<BTreeMap<GroupId, MemoryStore>>>,
     made: Arc<AtomicU64>,
     /// The tables that are open, in the life of a process that is running.
     open: Arc<Mutex<BTreeMap<GroupId, Opened>>>,
@@ -90,24 +90,24 @@ impl MemoryTables {
         Ok(copy)
     }
 
-    fn place(&self, group: GroupId) -> MemoryDbPlace {
+    fn place(&self, group: GroupId) -> MemoryStore {
         let mut places = self.places.lock().expect("no holder panics");
         let new = || {
             let number = self.made.fetch_add(1, Ordering::Relaxed);
-            MemoryDbPlace::new(self.root.join(format!("{group}.{number}")))
+            MemoryStore::new(self.root.join(format!("{group}.{number}")))
         };
         places.entry(group).or_insert_with(new).clone()
     }
 }
 
 /// [`MemoryTables`] over a disk of this life.
-pub(crate) struct MemoryTablesPlace {
+pub(crate) struct MemoryTableStore {
     pub(crate) tables: MemoryTables,
     pub(crate) options: DbOptions,
     pub(crate) disk: Arc<dyn Disk>,
 }
 
-impl TablesPlace for MemoryTablesPlace {
+impl TableStore for MemoryTableStore {
     fn open(&self, group: GroupId) -> BoxFuture<'static, anyhow::Result<Arc<dyn GroupDb>>> {
         let (place, options, disk) = (self.tables.place(group), self.options.clone(), self.disk.clone());
         let open = self.tables.open.clone();
@@ -127,7 +127,7 @@ impl TablesPlace for MemoryTablesPlace {
 
 impl MemoryDb {
     pub(crate) fn open(
-        place: MemoryDbPlace,
+        place: MemoryStore,
         options: DbOptions,
         disk: Arc<dyn Disk>,
         applied_key: &'static [u8],

@@ -17,7 +17,7 @@ pub(crate) use directories::empty_directory;
 pub(crate) use disks::{CAPACITY_BYTES, quick_disk, random_disk};
 pub use life::{Finished, Violation};
 pub(crate) use life::{Life, live};
-pub(crate) use memory_db::{MemoryDbPlace, MemoryTables};
+pub(crate) use memory_db::{MemoryStore, MemoryTables};
 pub(crate) use om_process::OmProcess;
 pub(crate) use scm_calls::{ScmCalls, cluster_named};
 pub(crate) use scm_process::ScmProcess;

@@ -1,5 +1,5 @@
 use super::clock::Ahead;
-use super::memory_db::{MemoryTables, MemoryTablesPlace};
+use super::memory_db::{MemoryTableStore, MemoryTables};
 use super::scm_process::{START_AGAIN, keep};
 use crate::world::Context;
 use disk::DataDirectory;
@@ -37,7 +37,7 @@ impl OmProcess {
     async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
         let disk: Arc<dyn DataDirectory> = Arc::new(self.directory.clone());
         let (tables, options) = (self.tables.clone(), self.options.db.clone());
-        let tables = Arc::new(MemoryTablesPlace { tables, options, disk: disk.clone() });
+        let tables = Arc::new(MemoryTableStore { tables, options, disk: disk.clone() });
         let space = LogSpace::new(disk.clone(), self.space.clone());
         let addresses = AddressBook::default();
         let host = RaftHost::over(context.connector(), self.host.clone(), addresses.clone());

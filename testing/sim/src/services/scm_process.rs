@@ -1,5 +1,5 @@
 use super::clock::Ahead;
-use super::memory_db::{MemoryDb, MemoryDbPlace};
+use super::memory_db::{MemoryDb, MemoryStore};
 use crate::world::Context;
 use disk::DataDirectory;
 use disk::sim::SimDirectory;
@@ -20,7 +20,7 @@ pub(crate) struct ScmProcess {
     pub(crate) space: LogSpaceOptions,
     pub(crate) host: HostOptions,
     pub(crate) directory: SimDirectory,
-    pub(crate) place: MemoryDbPlace,
+    pub(crate) place: MemoryStore,
     pub(crate) ahead: Ahead,
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use types::GroupId;
 
 /// Where the tables of groups are: on a disk, or in memory in simulations.
-pub trait TablesPlace: Send + Sync + 'static {
+pub trait TableStore: Send + Sync + 'static {
     /// Opens a group's tables, empty ones where there are none. They keep their applied position under
     /// [`APPLIED_KEY`].
     fn open(&self, group: GroupId) -> BoxFuture<'static, anyhow::Result<Arc<dyn GroupDb>>>;
@@ -30,7 +30,7 @@ fn dir(group: GroupId) -> String {
     format!("db-{group}")
 }
 
-impl TablesPlace for DiskTables {
+impl TableStore for DiskTables {
     fn open(&self, group: GroupId) -> BoxFuture<'static, anyhow::Result<Arc<dyn GroupDb>>> {
         let (disk, options, dir) = (self.disk.clone(), self.options.clone(), dir(group));
         async move {
