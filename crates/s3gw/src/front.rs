@@ -28,8 +28,8 @@ const READY_WITHIN: Duration = Duration::from_secs(2);
 /// is one to OM and to datanodes.
 const READY_FOR: Duration = Duration::from_secs(1);
 
-/// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`: no
-/// bucket can be called `-`. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
+/// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`: no bucket
+/// can be called `-`. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
 /// Documents that are sent, and long ones that are answered, have `documents`. Requests of S3 are accounted
 /// for in `accounts`.
 pub fn router(
@@ -61,8 +61,8 @@ enum Health {
     Ready,
 }
 
-/// The question that a request is; `None` of any other request, also of one about a key of that name in a bucket
-/// that stands in the host.
+/// The question that a request is; `None` of any other request, also of one about a key of that name in a
+/// bucket that stands in the host.
 fn health(front: &Front, request: &Request) -> Option<Health> {
     let asked = match request.uri().path() {
         "/-/health/live" => Health::Live,

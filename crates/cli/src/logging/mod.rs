@@ -95,8 +95,8 @@ impl Logging {
         if reset || !directives.is_empty() {
             let changed = merged(if reset { &self.at_start } else { &before }, directives)?;
             let filter = parse(&changed)?;
-            // A change is a warning by the old filter, or else by the new one: that less is logged than before
-            // is not to go unseen.
+            // A change is a warning by the old filter, or else by the new one: that less is logged than
+            // before is not to go unseen.
             let is_seen = enabled!(Level::WARN);
             let tell = || warn!(before, now = changed, "an operator changes what is logged");
             if changed != before && is_seen {

@@ -23,8 +23,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// The most bytes of a connection that nobody has taken and that are not counted, each way: as much as is read
-/// from its socket at once, twice.
+/// The most bytes of a connection that nobody has taken and that are not counted, each way: as much as is
+/// read from its socket at once, twice.
 const UNCOUNTED_BYTES_MAX: usize = 128 << 10;
 /// The time within which what came is read, where that is counted: as long as a message may take to come
 /// whole.
@@ -157,7 +157,8 @@ pub(super) enum Unsent {
 }
 
 impl Wire {
-    /// A connection without calls. `peer` is what the other side lets us send; `room` has places for what nobody takes.
+    /// A connection without calls. `peer` is what the other side lets us send; `room` has places for what
+    /// nobody takes.
     pub(super) fn new(windows: Windows, peer: Windows, room: Option<Room>, counts: Arc<FrameCounts>) -> Wire {
         let state = State {
             streams: HashMap::new(),

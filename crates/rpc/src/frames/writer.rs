@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 
-/// The time within which a peer takes what is written to its connection at once, or a piece of an answer; then that
-/// is over, and what was read for it is free. It is as long as a gateway lets its clients stand still: who
-/// reads for one of these goes on with another call.
+/// The time within which a peer takes what is written to its connection at once, or a piece of an answer;
+/// then that is over, and what was read for it is free. It is as long as a gateway lets its clients stand
+/// still: who reads for one of these goes on with another call.
 pub const NOTHING_TAKEN_MAX: Duration = Duration::from_secs(60);
 
 /// Writes what there is to write, all of it that fits with one call, until the connection is over. A peer

@@ -71,8 +71,8 @@ impl Line {
         };
         let json = serde_json::to_string(&fields).expect("strings and numbers");
         for c in json.chars() {
-            // DEL and the controls of Latin 1, which some terminals obey; what some readers take for the end of
-            // a line; and what turns the text behind it around.
+            // DEL and the controls of Latin 1, which some terminals obey; what some readers take for the end
+            // of a line; and what turns the text behind it around.
             let turns =
                 matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
             if c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}') {

@@ -1,7 +1,8 @@
 //! The elements of an XML body. The protocol layer skips those it does not know; a client that sends one asks
 //! for something.
 
-/// The most elements of a name: as many as an upload has parts. Each becomes a structure of some hundred bytes.
+/// The most elements of a name: as many as an upload has parts. Each becomes a structure of some hundred
+/// bytes.
 const OF_A_NAME_MAX: usize = 10_000;
 
 /// The reason why a document is refused.
