@@ -193,7 +193,10 @@ async fn hear_all(reach: &impl Reach) -> Result<(), Failure> {
     for some in here.chunks(KEPT_AT_ONCE).chain(coming.chunks(KEPT_AT_ONCE)) {
         reach.write::<NoteHeld>(NoteHeldCommand { history, held: some.to_vec(), is_all: false }).await?;
     }
-    remake(reach, lost(there, &all)).await?;
+    // Of a bucket that moves the group that sent it has an earlier epoch: what becomes of it, whoever goes on
+    // with its move finds out.
+    let lost = lost(there, &all).into_iter().filter(|entry| entry.stage() == BucketStage::BucketLive);
+    remake(reach, lost.collect()).await?;
     reach.write::<NoteHeld>(NoteHeldCommand { history, held: Vec::new(), is_all: true }).await.map(drop)
 }
 

@@ -475,6 +475,22 @@ fn a_bucket_is_in_one_group_with_all_its_keys_whichever_was_reset() {
     assert!(is_enough, "{resets} resets, {kept} kept, {dropped} calls lost");
 }
 
+/// The root and the group to which a bucket is moved are reset once it has come there, and before the group
+/// that sent it has heard so.
+#[test]
+fn a_bucket_that_only_the_group_that_sent_it_has_is_not_made_again() {
+    let world = run(&[
+        Step::Begin(2),
+        Step::Copy(2),
+        Step::GoOn,
+        Step::Copy(0),
+        Step::Reset(2),
+        Step::Reset(0),
+        Step::Put,
+    ]);
+    assert!(!world.unwrap().is_lost);
+}
+
 /// A group that is reset to before a bucket left it, and came back, has what the bucket was then. It sends
 /// none of that to another group, where it would be taken for what the bucket is.
 #[test]
