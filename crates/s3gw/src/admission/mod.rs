@@ -745,6 +745,8 @@ mod tests {
         for name in ["if-match", "if-none-match", "content-md5", "x-amz-checksum-crc32"] {
             put().signing(name, "").refused("is empty").await;
         }
+        let part = sent(Method::PUT, "/b/k?partNumber=1&uploadId=u").signing("x-amz-copy-source", "/b/other");
+        part.signing("x-amz-copy-source-range", "").refused("is empty").await;
         for name in ["if-modified-since", "if-unmodified-since"] {
             put().adding(name, "Mon, 23 Nov 2026 12:00:00 GMT").refused("not implemented").await;
         }
