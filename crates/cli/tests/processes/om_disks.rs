@@ -13,8 +13,8 @@ const DISK_BYTES: u64 = 256 << 20;
 /// Less than an OM keeps free.
 const LEFT_BYTES: u64 = 1 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// What is refused at once takes no longer, on a machine that does other things too; `fs` gives up after 10
-/// s.
+/// The most time of a refusal at once, on a machine that does other things too; `fs` gives up after ten
+/// seconds.
 const AT_ONCE: Duration = Duration::from_secs(8);
 const HANGS_FOR: Duration = Duration::from_secs(5);
 

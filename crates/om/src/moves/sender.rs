@@ -226,7 +226,8 @@ impl Sender {
         let (is_done, why) = (undone.is_none(), undone.unwrap_or_default());
         let request = SettleMoveRequest { volume, bucket, number, attempt, is_done, why };
         let (mut settled, mut ask_at) = (None, Instant::now());
-        let mut retry = Backoff::new(LOOK_EVERY, Duration::from_millis(500));
+        // Changes may wait for the answer: the pauses stay short.
+        let mut retry = Backoff::new(LOOK_EVERY, Duration::from_millis(100));
         while self.check_goes_on().is_ok() {
             // Also after an answer: a root that was reset may have forgotten it, and waits for the question.
             if Instant::now() >= ask_at {
