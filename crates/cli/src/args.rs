@@ -4,6 +4,7 @@ use crate::credentials::Secret;
 use crate::debug::args::DebugArgs;
 use crate::duration::duration;
 use crate::load::args::LoadArgs;
+use crate::memory_share::MemoryArgs;
 use crate::reclaim_times::ReclaimTimes;
 use crate::s3_limits::S3Limits;
 use crate::version::{LONG_VERSION, VERSION};
@@ -11,10 +12,6 @@ use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Memory for the logs of SCM and OM: four groups that are written to keep their 32 MiB for followers that
-/// lag.
-const LOG_MEMORY_BYTES: usize = 128 << 20;
 
 /// Flotilla: an object store whose every byte is written through Raft.
 #[derive(Parser, Debug)]
@@ -62,7 +59,7 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value_t = 9000)]
     pub s3_port: u16,
     /// A host name of the S3 endpoint, as of `flotilla server`
-    #[arg(long = "s3-domain", env = "FLOTILLA_S3_DOMAINS", value_delimiter = ',', value_name = "NAME")]
+    #[arg(long = "s3-domain", env = "FLOTILLA_S3_DOMAINS", value_delimiter = ',', value_name = "NAME", value_parser = s3_domain)]
     pub s3_domains: Vec<String>,
     /// Port of SCM, OM and the first datanode; the other two datanodes take the next two. 0 takes free ones
     #[arg(long, default_value_t = 7400, value_parser = clap::value_parser!(u16).range(0..=65533))]
@@ -91,12 +88,8 @@ pub(crate) struct DevArgs {
     pub metadata_log_bytes: u64,
     #[command(flatten)]
     pub reclaim: ReclaimTimes,
-    /// Memory for data, as of `flotilla server`, of all three datanodes together
-    #[arg(long, env = "FLOTILLA_DATA_MEMORY", value_name = "BYTES")]
-    pub data_memory: Option<usize>,
-    /// Memory for the logs of SCM and OM, as of `flotilla server`
-    #[arg(long, default_value_t = LOG_MEMORY_BYTES, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
-    pub log_memory_bytes: usize,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     #[command(flatten)]
     pub s3_limits: S3Limits,
     /// Write each request of S3 into this file, a line of JSON each; SIGHUP opens it again. Default: nowhere
@@ -166,8 +159,34 @@ impl Role {
     }
 }
 
+/// The longest access key: AWS has no longer ones.
+const ACCESS_KEY_BYTES_MAX: usize = 128;
+
 /// The zone that DNS answers for unless told otherwise.
 pub(crate) const DNS_ZONE: &str = "flotilla";
+
+/// A host name as it stands in requests, without scheme, port and path: any other would match no request.
+/// Empty is none: the environment may say so.
+fn s3_domain(text: &str) -> Result<String, String> {
+    let name = text.trim_matches('.').to_ascii_lowercase();
+    let is_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let is_label = |label: &str| !label.is_empty() && label.len() <= 63 && label.bytes().all(is_byte);
+    match name.is_empty() || name.len() <= 253 && name.split('.').all(is_label) {
+        true => Ok(name),
+        false => Err("a host name is wanted, such as s3.example.com: no scheme, port or path".to_owned()),
+    }
+}
+
+/// An access key that fits into a signature, which has it between `=`, `/` and `,`. Empty is none.
+fn access_key(text: &str) -> Result<String, String> {
+    let is_fit = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b'=' | b'"' | b'\\');
+    match text.len() <= ACCESS_KEY_BYTES_MAX && text.bytes().all(is_fit) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{ACCESS_KEY_BYTES_MAX} letters, digits and signs at most, without spaces, '/', ',', '=', '\"' and '\\'"
+        )),
+    }
+}
 
 fn dns_zone(text: &str) -> Result<String, String> {
     registry::dns::parse_zone(text).map(|_| text.to_owned())
@@ -221,7 +240,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, default_value = DNS_ZONE, env = "FLOTILLA_DNS_ZONE", value_parser = dns_zone)]
     pub dns_zone: String,
     /// S3 access key (for the s3 role)
-    #[arg(long, env = "FLOTILLA_ACCESS_KEY")]
+    #[arg(long, env = "FLOTILLA_ACCESS_KEY", value_parser = access_key)]
     pub access_key: Option<String>,
     /// S3 secret key (for the s3 role). Better given with --secret-key-file or in the environment: `ps` shows
     /// it to everybody
@@ -233,7 +252,7 @@ pub(crate) struct ServerArgs {
     /// A host name of the S3 endpoint; give one for each. NAME is asked with the bucket in the path,
     /// BUCKET.NAME for a bucket. Addresses, localhost, names without a dot and s3gw.service.ZONE need none;
     /// other hosts are refused
-    #[arg(long = "s3-domain", env = "FLOTILLA_S3_DOMAINS", value_delimiter = ',', value_name = "NAME")]
+    #[arg(long = "s3-domain", env = "FLOTILLA_S3_DOMAINS", value_delimiter = ',', value_name = "NAME", value_parser = s3_domain)]
     pub s3_domains: Vec<String>,
     /// A container is closed, and the next one opened, near this size
     #[arg(long, default_value_t = 2 << 30, env = "FLOTILLA_CONTAINER_BYTES_MAX", value_parser = clap::value_parser!(u64).range(1 << 20..))]
@@ -241,19 +260,10 @@ pub(crate) struct ServerArgs {
     /// A disk of a datanode takes no new data when less than this, and the next segment, is free
     #[arg(long, default_value_t = raftlog::LogSpaceOptions::default().reserve_bytes, env = "FLOTILLA_RESERVE_BYTES")]
     pub reserve_bytes: u64,
-    /// A datanode's memory for data, of all its disks together. A quarter of it is for what is received, one
-    /// for what is on its way to the disks, and one for what is read and not taken yet; where one of them is
-    /// full, who wants more of it waits, or is sent elsewhere. The rest has what was written last, for
-    /// followers that lag and for readers. Beside it, as much as a quarter is for the indexes of all disks.
-    /// Default: 256 MiB, or 64 MiB for each disk where there are more than four
-    #[arg(long, env = "FLOTILLA_DATA_MEMORY", value_name = "BYTES")]
-    pub data_memory: Option<usize>,
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     #[arg(long, env = "FLOTILLA_READ_MEMORY_BYTES", hide = true, value_parser = read_memory_is_gone)]
     pub read_memory_bytes: Option<String>,
-    /// Memory for the logs of SCM and OM: what is not written yet, and what was written last, for followers
-    /// that lag. Where it is full of what is not written, writers wait
-    #[arg(long, default_value_t = LOG_MEMORY_BYTES, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
-    pub log_memory_bytes: usize,
     /// Closed containers of each disk are read at this rate, to find what it lost; 0 turns that off
     #[arg(long, default_value_t = 8 << 20, env = "FLOTILLA_SCRUB_BYTES_PER_SECOND")]
     pub scrub_bytes_per_second: u64,
@@ -284,9 +294,6 @@ pub(crate) struct ServerArgs {
     /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
-    /// Memory for the tables of all of OM's groups: blocks that were read, and what is not flushed yet
-    #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_OM_MEMORY", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(16 << 20..))]
-    pub om_memory: u64,
     /// How OM's leader makes sure that it still leads before it answers what is read. `majority` where
     /// machines are stopped and resumed with clocks that stood still meanwhile, as some virtual ones are
     #[arg(long, value_enum, default_value_t, env = "FLOTILLA_OM_READS")]
@@ -567,6 +574,20 @@ mod tests {
         );
         assert_eq!(plain("flotilla fs -h"), "flotilla fs -h");
         assert_eq!(plain("flotilla admin -ls"), "flotilla admin -ls");
+    }
+
+    #[test]
+    fn what_no_request_could_name_is_refused_at_the_start() {
+        let long = "a".repeat(129);
+        for name in ["https://s3.example.com", "s3.example.com:9000", "s3.example.com/", "a b", "s3..com"] {
+            assert!(s3_domain(name).unwrap_err().contains("host name"), "{name}");
+        }
+        for key in ["AK/IA", "AK,IA", "AK=IA", "AK IA", "schlüssel", &long] {
+            assert!(access_key(key).is_err(), "{key}");
+        }
+        assert_eq!(s3_domain("S3.Example.com.").unwrap(), "s3.example.com");
+        assert_eq!((s3_domain("").unwrap(), access_key("").unwrap()), (String::new(), String::new()));
+        assert_eq!(access_key("FLOT-1_x.y@z").unwrap(), "FLOT-1_x.y@z");
     }
 
     #[test]

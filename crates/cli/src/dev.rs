@@ -1,10 +1,12 @@
 use crate::args::{DNS_ZONE, DevArgs, OmReads, Role, S3OmReads};
 use crate::credentials::Credentials;
 use crate::http::Http;
+use crate::memory_share::{MemoryArgs, MemoryShare};
 use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::reclaim_times::ReclaimTimes;
-use crate::server::{Server, ServerOptions, data_memory};
+use crate::s3_limits::S3Limits;
+use crate::server::{Server, ServerOptions};
 use crate::service_manager::{NotifyOptions, ServiceManager};
 use crate::signals::{self, Hangups};
 use anyhow::Context;
@@ -17,8 +19,11 @@ use std::time::Duration;
 /// The time for the cluster to be ready: one that is not by then is broken, and somebody wants to read why.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Memory for the tables of names, of which there are few on a laptop.
-const OM_MEMORY_BYTES: u64 = 64 << 20;
+/// Memory for the tables of names, of which there are few on a laptop, where nobody says how much there is.
+const OM_MEMORY_BYTES: usize = 64 << 20;
+
+/// The roles of the first server.
+const ALL_ROLES: [Role; 4] = [Role::Scm, Role::Om, Role::Datanode, Role::S3];
 
 /// The number of servers, each with a datanode; the first one is everything else too.
 const SERVERS: u16 = 3;
@@ -69,9 +74,10 @@ async fn start_all(
     servers: &mut Vec<Server>,
 ) -> anyhow::Result<Option<String>> {
     let local = Local::default();
+    let memory = memory(args)?;
     for number in 1..=SERVERS {
         let scm = servers.first().map(|first| first.rpc_address.clone());
-        let options = server_options(args, credentials, number, scm);
+        let options = server_options(args, credentials, memory, number, scm);
         let server = Server::start(options, &local, http, hangups).await;
         let server = server.with_context(|| format!("start server {number} of {SERVERS}"))?;
         servers.push(server);
@@ -86,9 +92,18 @@ fn credentials_path(args: &DevArgs) -> PathBuf {
     args.data.join("credentials")
 }
 
+/// The memory of all three servers together.
+fn memory(args: &DevArgs) -> anyhow::Result<MemoryShare> {
+    let of_names = args.memory.memory.is_none().then_some(OM_MEMORY_BYTES);
+    let said = MemoryArgs { om_memory: args.memory.om_memory.or(of_names), ..args.memory.clone() };
+    let disks = usize::from(SERVERS) * usize::from(args.disks);
+    said.share(args.s3_limits.s3_memory_bytes, &ALL_ROLES, disks).map_err(anyhow::Error::msg)
+}
+
 fn server_options(
     args: &DevArgs,
     credentials: &Credentials,
+    memory: MemoryShare,
     number: u16,
     scm: Option<String>,
 ) -> ServerOptions {
@@ -96,10 +111,9 @@ fn server_options(
     let rpc_port = if args.rpc_port == 0 { 0 } else { args.rpc_port + (number - 1) };
     let defaults = datanode::DatanodeOptions::default();
     let servers = usize::from(SERVERS);
-    let data_memory_of_all = data_memory(args.data_memory, servers * usize::from(args.disks));
     let node_dir = args.data.join(format!("dn{number}"));
     ServerOptions {
-        roles: if first { vec![Role::Scm, Role::Om, Role::Datanode, Role::S3] } else { vec![Role::Datanode] },
+        roles: if first { ALL_ROLES.to_vec() } else { vec![Role::Datanode] },
         rpc: SocketAddr::from((Ipv4Addr::LOCALHOST, rpc_port)),
         advertise: None,
         meta: first.then(|| args.data.join("meta")),
@@ -107,7 +121,7 @@ fn server_options(
         disk_io: args.disk_io,
         scm,
         s3: SocketAddr::new(args.host, args.s3_port),
-        s3_limits: args.s3_limits.clone(),
+        s3_limits: S3Limits { s3_memory_bytes: Some(memory.s3), ..args.s3_limits.clone() },
         s3_request_log: args.s3_request_log.clone().filter(|_| first),
         dns: args.dns_port.filter(|_| first).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
         dns_zone: DNS_ZONE.to_owned(),
@@ -118,10 +132,8 @@ fn server_options(
         pipelines_per_disk: 2,
         keep_free_percent: scm::ScmOptions::default().keep_free_percent,
         om_groups: 4,
-        om_memory: OM_MEMORY_BYTES,
         reserve_bytes: RESERVE_BYTES,
-        data_memory: Some(data_memory_of_all / servers),
-        log_memory_bytes: args.log_memory_bytes,
+        memory: MemoryShare { data: memory.data / servers, ..memory },
         scrub_bytes_per_second: defaults.scrub_bytes_per_second,
         scrub_interval: defaults.scrub_interval,
         compact_above_percent: defaults.compact_above_percent,

@@ -14,6 +14,7 @@ mod http;
 mod load;
 mod logging;
 mod memory;
+mod memory_share;
 mod metrics_page;
 mod open_files;
 mod output;

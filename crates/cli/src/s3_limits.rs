@@ -50,9 +50,10 @@ pub(crate) struct S3Limits {
     pub s3_bytes_per_second_min: u64,
     /// S3: memory for what is read and not taken yet by clients, and what they sent and is not written yet: a
     /// quarter of it (at least 16 MiB) for documents and lists, half of that for one address, the rest for
-    /// data. Past half of that pieces are smaller; past all of it more get SlowDown, and those under way wait
-    #[arg(long, default_value_t = ClientOptions::default().memory_bytes_max, env = "FLOTILLA_S3_MEMORY_BYTES", value_parser = memory_bytes)]
-    pub s3_memory_bytes: usize,
+    /// data. Past half of that pieces are smaller; past all of it more get SlowDown, and those under way wait.
+    /// Default: 768 MiB
+    #[arg(long, env = "FLOTILLA_S3_MEMORY_BYTES", value_parser = memory_bytes)]
+    pub s3_memory_bytes: Option<usize>,
 }
 
 impl Default for S3Limits {
@@ -66,21 +67,25 @@ impl Default for S3Limits {
             s3_idle_max: limits.idle_max,
             s3_transfer_idle_max: limits.transfer_idle_max,
             s3_bytes_per_second_min: limits.bytes_per_second_min,
-            s3_memory_bytes: ClientOptions::default().memory_bytes_max,
+            s3_memory_bytes: None,
         }
     }
 }
 
 impl S3Limits {
+    fn memory_bytes(&self) -> usize {
+        self.s3_memory_bytes.unwrap_or(ClientOptions::default().memory_bytes_max)
+    }
+
     /// The part of the memory that is for data.
     pub(crate) fn data_bytes(&self) -> usize {
-        data_bytes(self.s3_memory_bytes)
+        data_bytes(self.memory_bytes())
     }
 
     /// The part of the memory that is for documents and lists: however slowly they are sent and taken, data
     /// has its own.
     pub(crate) fn documents_bytes(&self) -> usize {
-        (self.s3_memory_bytes / DOCUMENTS_PART).max(DOCUMENTS_BYTES_MIN)
+        (self.memory_bytes() / DOCUMENTS_PART).max(DOCUMENTS_BYTES_MIN)
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -91,7 +96,7 @@ impl S3Limits {
             idle_max: self.s3_idle_max,
             transfer_idle_max: self.s3_transfer_idle_max,
             bytes_per_second_min: self.s3_bytes_per_second_min,
-            slow_max: Limits::default().slow_max.min(self.s3_memory_bytes / BYTES_FOR_SLOW),
+            slow_max: Limits::default().slow_max.min(self.memory_bytes() / BYTES_FOR_SLOW),
             ..Limits::default()
         }
     }
@@ -131,7 +136,7 @@ mod tests {
         let line = Line::parse_from(["flotilla"]).limits;
         assert_eq!(line.limits(), S3Limits::default().limits());
         assert_eq!(line.s3_requests_max, REQUESTS_MAX);
-        assert_eq!(line.s3_memory_bytes, ClientOptions::default().memory_bytes_max);
+        assert_eq!(line.memory_bytes(), ClientOptions::default().memory_bytes_max);
         assert!(Line::try_parse_from(["flotilla", "--s3-memory-bytes", "1048576"]).is_err());
         for nobody in ["--s3-requests-max", "--s3-connections-max", "--s3-connections-per-address-max"] {
             assert!(Line::try_parse_from(["flotilla", nobody, "0"]).is_err(), "{nobody}");
@@ -141,8 +146,8 @@ mod tests {
 
     #[test]
     fn documents_have_a_quarter_of_the_memory_and_room_for_the_longest_list_of_one_address() {
-        let check = |s3_memory_bytes, documents_bytes, data_bytes| {
-            let limits = S3Limits { s3_memory_bytes, ..S3Limits::default() };
+        let check = |memory_bytes, documents_bytes, data_bytes| {
+            let limits = S3Limits { s3_memory_bytes: Some(memory_bytes), ..S3Limits::default() };
             assert_eq!((limits.documents_bytes(), limits.data_bytes()), (documents_bytes, data_bytes));
         };
         check(768 << 20, 192 << 20, 576 << 20);

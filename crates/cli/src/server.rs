@@ -2,6 +2,7 @@ use crate::args::{OmReads, Role, S3OmReads, ScmTimes, ServerArgs};
 use crate::credentials::{Secret, systemd_directory};
 use crate::http::Http;
 use crate::logging;
+use crate::memory_share::MemoryShare;
 use crate::open_files;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
@@ -54,23 +55,6 @@ const METADATA_RESERVE_BYTES: u64 = 64 << 20;
 /// whose disk it may be, take nothing more when it is full, and anybody may make requests.
 const LEFT_BY_REQUEST_LOG_BYTES: u64 = 1 << 30;
 
-/// The least memory for the logs of SCM and OM: less holds not even the largest command of a log, and one is
-/// let in whatever the limit says.
-const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
-
-/// Memory for the data of a datanode. A disk that writes 200 MB/s would empty its queue of 16 MiB, which is
-/// its share where there are four or more, in a twelfth of a second.
-const DATA_MEMORY: usize = 256 << 20;
-
-/// The least memory for the data of each disk. A quarter of it is for what is under way to the disk, and must
-/// hold the largest command of a log.
-const DATA_MEMORY_PER_DISK_MIN: usize = 4 * raft::COMMAND_BYTES_MAX;
-
-/// Memory for the data of datanodes with so many disks, if somebody did not say otherwise.
-pub(crate) fn data_memory(said: Option<usize>, disks: usize) -> usize {
-    said.unwrap_or(DATA_MEMORY.max(disks * DATA_MEMORY_PER_DISK_MIN))
-}
-
 /// The settings of one server: its roles, where they listen, and where they keep things.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerOptions {
@@ -98,14 +82,10 @@ pub(crate) struct ServerOptions {
     pub keep_free_percent: u64,
     /// The least number of groups of names.
     pub om_groups: u16,
-    /// Memory for the tables of all of OM's groups.
-    pub om_memory: u64,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
-    /// Memory for the datanode's data. `None`: [`DATA_MEMORY`], or the least that its disks need.
-    pub data_memory: Option<usize>,
-    /// Memory for the logs of SCM and OM.
-    pub log_memory_bytes: usize,
+    /// The memory of its parts; a gateway's is in `s3_limits` as well.
+    pub memory: MemoryShare,
     pub scrub_bytes_per_second: u64,
     pub scrub_interval: Duration,
     pub compact_above_percent: u64,
@@ -147,18 +127,6 @@ impl ServerOptions {
         if self.dns.is_some() && !self.has(Role::Scm) && self.scm.is_none() {
             wrong.push("--dns-listen needs --scm HOST:PORT".to_owned());
         }
-        let disks = self.disks.len();
-        let is_little = |bytes: &usize| *bytes < disks * DATA_MEMORY_PER_DISK_MIN;
-        if let Some(bytes) = self.data_memory.filter(is_little) {
-            wrong.push(format!(
-                "--data-memory {bytes} is too little for {disks} disks: each needs {DATA_MEMORY_PER_DISK_MIN}"
-            ));
-        }
-        if metadata && self.log_memory_bytes < LOG_MEMORY_BYTES_MIN {
-            let bytes = self.log_memory_bytes;
-            wrong
-                .push(format!("--log-memory-bytes {bytes} is too little: {LOG_MEMORY_BYTES_MIN} are needed"));
-        }
         if self.advertise.is_none() && self.rpc.ip().is_unspecified() {
             wrong.push(format!(
                 "--rpc {} listens everywhere: say with --advertise HOST:PORT where others reach it",
@@ -175,6 +143,9 @@ impl ServerOptions {
         args.reclaim.check()?;
         let secret_key =
             Secret::find(args.secret_key, args.secret_key_file.as_deref(), systemd_directory().as_deref())?;
+        let memory = args.memory.share(args.s3_limits.s3_memory_bytes, &args.roles, args.disks.len());
+        let memory = memory.map_err(anyhow::Error::msg)?;
+        let s3_limits = S3Limits { s3_memory_bytes: Some(memory.s3), ..args.s3_limits };
         Ok(ServerOptions {
             roles: args.roles,
             rpc: args.rpc,
@@ -183,7 +154,7 @@ impl ServerOptions {
             disks: args.disks,
             scm: args.scm,
             s3: args.s3,
-            s3_limits: args.s3_limits,
+            s3_limits,
             s3_request_log: args.s3_request_log,
             dns: args.dns_listen,
             dns_zone: args.dns_zone,
@@ -194,11 +165,9 @@ impl ServerOptions {
             pipelines_per_disk: args.pipelines_per_disk,
             keep_free_percent: args.keep_free_percent,
             om_groups: args.om_groups,
-            om_memory: args.om_memory,
             disk_io: args.disk_io,
             reserve_bytes: args.reserve_bytes,
-            data_memory: args.data_memory,
-            log_memory_bytes: args.log_memory_bytes,
+            memory,
             scrub_bytes_per_second: args.scrub_bytes_per_second,
             scrub_interval: args.scrub_interval,
             compact_above_percent: args.compact_above_percent,
@@ -416,7 +385,7 @@ async fn start_metadata(
         reserve_bytes: METADATA_RESERVE_BYTES,
         // Whole segments are deleted: with larger ones a short log would keep much more than its limit.
         segment_bytes_max: (options.metadata_log_bytes / 2).min(LogSpaceOptions::default().segment_bytes_max),
-        ..LogSpaceOptions::within(options.log_memory_bytes)
+        ..LogSpaceOptions::within(options.memory.logs)
     };
     let space = LogSpace::new(disk.clone(), log);
     let clock = Arc::new(SystemClock);
@@ -432,13 +401,12 @@ async fn start_metadata(
     if options.has(Role::Om) {
         let scm = options.scm.clone().unwrap_or_else(|| rpc_address.to_owned());
         let (address, version) = (rpc_address.to_owned(), VERSION.to_owned());
-        let memory_bytes = usize::try_from(options.om_memory).unwrap_or(usize::MAX);
         let om_options = OmOptions {
             address,
             scm,
             version,
             snapshots,
-            memory_bytes,
+            memory_bytes: options.memory.om,
             reclaim_after: options.reclaim.reclaim_after,
             sweep_after: options.reclaim.sweep_after,
             sweep_every: options.reclaim.sweep_every.0,
@@ -492,7 +460,7 @@ async fn start_datanode(
         address: rpc_address.to_owned(),
         version: VERSION.to_owned(),
         container_bytes_max: options.container_bytes_max,
-        memory_bytes_max: data_memory(options.data_memory, options.disks.len()),
+        memory_bytes_max: options.memory.data,
         scrub_bytes_per_second: options.scrub_bytes_per_second,
         scrub_interval: options.scrub_interval,
         compact_above_percent: options.compact_above_percent,

@@ -31,7 +31,7 @@ pub(crate) struct Session {
 
 /// The reason why a connection was given up.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum CloseReason {
     /// Nothing was under way.
     Idle,
     Broken(Failure),
@@ -85,12 +85,12 @@ impl Session {
 
     /// Runs one connection, until it breaks or stalls, or a chunk is answered with a failure that a new try
     /// may mend.
-    pub(crate) async fn run(&mut self, cluster: &str, address: &str) -> End {
+    pub(crate) async fn run(&mut self, cluster: &str, address: &str) -> CloseReason {
         self.acknowledged = false;
         let (to_wire, wire) = mpsc::channel::<WriteChunk>(WIRE_QUEUE_MAX);
         let channel = match self.channels.to(address) {
             Ok(channel) => channel,
-            Err(failure) => return End::Broken(failure),
+            Err(failure) => return CloseReason::Broken(failure),
         };
         let cluster = cluster.to_owned();
         let chunks = ReceiverStream::new(wire);
@@ -107,13 +107,13 @@ impl Session {
         &mut self,
         mut open: BoxFuture<'static, Result<Messages<WriteAck>, Status>>,
         to_wire: mpsc::Sender<WriteChunk>,
-    ) -> End {
+    ) -> CloseReason {
         let mut acks: Option<Messages<WriteAck>> = None;
         // The time since which somebody has been waiting for an answer.
         let mut waiting_since = Instant::now();
         loop {
             if self.orders_closed && self.outbox.is_empty() {
-                return End::Idle;
+                return CloseReason::Idle;
             }
             let held_until = self.outbox.held_until();
             let is_open = acks.is_some();
@@ -127,19 +127,19 @@ impl Session {
                 biased;
                 answer = &mut open, if !is_open => match answer {
                     Ok(opened) => acks = Some(opened),
-                    Err(status) => return End::Broken(status.into()),
+                    Err(status) => return CloseReason::Broken(status.into()),
                 },
                 ack = ack => match ack {
                     Ok(Some(ack)) => {
                         waiting_since = Instant::now();
                         if let Err(failure) = self.answered(ack) {
-                            return End::Broken(failure);
+                            return CloseReason::Broken(failure);
                         }
                     }
-                    Ok(None) if self.outbox.is_empty() => return End::Idle,
-                    Ok(None) => return End::Broken(Failure::new(Code::Unavailable, "the write stream ended")),
-                    Err(_) if self.outbox.is_empty() => return End::Idle,
-                    Err(status) => return End::Broken(status.into()),
+                    Ok(None) if self.outbox.is_empty() => return CloseReason::Idle,
+                    Ok(None) => return CloseReason::Broken(Failure::new(Code::Unavailable, "the write stream ended")),
+                    Err(_) if self.outbox.is_empty() => return CloseReason::Idle,
+                    Err(status) => return CloseReason::Broken(status.into()),
                 },
                 () = tokio::time::sleep_until(held_until.unwrap_or_else(Instant::now)), if held_until.is_some() => {
                     self.outbox.release();
@@ -153,14 +153,14 @@ impl Session {
                             room.send(outgoing.message(self.pipeline));
                         }
                     }
-                    Err(_) => return End::Broken(Failure::new(Code::Unavailable, "the write stream was refused")),
+                    Err(_) => return CloseReason::Broken(Failure::new(Code::Unavailable, "the write stream was refused")),
                 },
                 // What is not yet sent waits in the bounded queue of orders.
                 order = self.orders.recv(), if !self.orders_closed && !self.outbox.has_unsent() => match order {
                     Some(outgoing) => self.outbox.push(outgoing),
                     None => self.orders_closed = true,
                 },
-                () = tokio::time::sleep_until(waiting_since + self.stall), if self.outbox.is_on_wire() => return End::Stalled,
+                () = tokio::time::sleep_until(waiting_since + self.stall), if self.outbox.is_on_wire() => return CloseReason::Stalled,
             }
         }
     }
@@ -223,26 +223,26 @@ impl Session {
     }
 }
 
-impl End {
+impl CloseReason {
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self, End::Idle)
+        matches!(self, CloseReason::Idle)
     }
 
     /// The address at which the peer says the leader is.
     pub(crate) fn leader(&self) -> Option<String> {
         match self {
-            End::Broken(failure) if failure.code == Code::NotLeader => failure.leader_address.clone(),
+            CloseReason::Broken(failure) if failure.code == Code::NotLeader => failure.leader_address.clone(),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            End::Idle => write!(f, "idle"),
-            End::Broken(failure) => write!(f, "{failure}"),
-            End::Stalled => write!(f, "no acknowledgement within the stall time"),
+            CloseReason::Idle => write!(f, "idle"),
+            CloseReason::Broken(failure) => write!(f, "{failure}"),
+            CloseReason::Stalled => write!(f, "no acknowledgement within the stall time"),
         }
     }
 }

@@ -13,7 +13,7 @@
 //!     40    4 crc        CRC32C of bytes 0..40
 //! ```
 
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::layout::{OWNERS_DIR, container_dir};
 use crate::verdict::condemns;
 use anyhow::{Context, ensure};
@@ -32,7 +32,7 @@ const FILE: RecordFile = RecordFile::of_fields(b"FLce", 2, FIELDS_BYTES);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerEnd {
     /// The state, which is never open. Closed: SCM has said that its last record is the container's.
-    pub state: ContainerState,
+    pub state: ReplicaState,
     /// The container's last record; `None` where there is none, or none is known.
     pub last: Option<LogId>,
     /// The entry up to which this replica knew its log to be committed when that ended; 0 of a closed one.
@@ -51,10 +51,10 @@ pub(crate) enum EndFile {
 impl ContainerEnd {
     /// The end of a container of which nothing is left that says more.
     pub(crate) const LOST: ContainerEnd =
-        ContainerEnd { state: ContainerState::WithoutLog, last: None, committed: LogIndex(0) };
+        ContainerEnd { state: ReplicaState::WithoutLog, last: None, committed: LogIndex(0) };
 
     pub(crate) fn closed(last: Option<LogId>) -> ContainerEnd {
-        ContainerEnd { state: ContainerState::Closed, last, committed: LogIndex(0) }
+        ContainerEnd { state: ReplicaState::Closed, last, committed: LogIndex(0) }
     }
 
     /// Reads the end of a container; `None` for one that is open, or ended in a roll.
@@ -116,7 +116,7 @@ fn encode(end: &ContainerEnd, container: ContainerId) -> Vec<u8> {
 
 fn decode(fields: &[u8], container: ContainerId) -> anyhow::Result<ContainerEnd> {
     ensure!(fields.len() == FIELDS_BYTES, "its fields have {} bytes, not {FIELDS_BYTES}", fields.len());
-    let state = ContainerState::decode(fields[0])?;
+    let state = ReplicaState::decode(fields[0])?;
     ensure!(state.is_over(), "it says that its container is open");
     let mut rest = &fields[3..];
     let owner = rest.get_u64_le();
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn quasi_closed(last: Option<LogId>) -> ContainerEnd {
-        ContainerEnd { state: ContainerState::QuasiClosed, last, committed: LogIndex(5) }
+        ContainerEnd { state: ReplicaState::QuasiClosed, last, committed: LogIndex(5) }
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
     fn the_file_is_laid_out_as_documented_and_every_flipped_bit_is_found() {
         let container = ContainerId(0x0102);
         let last = Some(LogId { term: Term(7), index: LogIndex(0x0304) });
-        let end = ContainerEnd { state: ContainerState::WithoutLog, last, committed: LogIndex(0x0301) };
+        let end = ContainerEnd { state: ReplicaState::WithoutLog, last, committed: LogIndex(0x0301) };
         let bytes = FILE.encode(&encode(&end, container));
         let read =
             |bytes: &[u8], container| decode(FILE.decode(bytes).map_err(anyhow::Error::msg)?, container);

@@ -13,7 +13,7 @@
 use crate::container_reader::disk_use;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
 use crate::verdict::condemns;
@@ -75,7 +75,7 @@ pub(crate) async fn delete_blocks(
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
     let mut last_failure = None;
     for (container, record) in disk.index.with(Index::containers).await? {
-        if record.state != ContainerState::Closed {
+        if record.state != ReplicaState::Closed {
             continue;
         }
         match recover_in(disk, container).await {
@@ -135,7 +135,7 @@ async fn check_is_released(
             let message = format!("container {container} is not on this node");
             Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) })
         }
-        Some(record) if record.state != ContainerState::Closed => {
+        Some(record) if record.state != ReplicaState::Closed => {
             let message = "is not closed; its blocks can be deleted once it is";
             Err(not_yet(format!("container {container} {message}")))
         }

@@ -2,7 +2,7 @@
 
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::records::{ContainerRecord, ContainerState};
+use crate::index::records::{ContainerRecord, ReplicaState};
 use crate::inventory::Inventory;
 use crate::options::DatanodeOptions;
 use crate::verdict::is_shortage;
@@ -163,7 +163,7 @@ impl Disks {
         // An index that cannot be read just now is passed over, as readers do: its disk is looked at again.
         let is_unfinished = |disk: &&Arc<DatanodeDisk>| {
             let record = disk.index.container(container).ok().flatten();
-            record.is_some_and(|record| record.state != ContainerState::Closed)
+            record.is_some_and(|record| record.state != ReplicaState::Closed)
         };
         if self.open.len() > 1
             && let Some(disk) = self.open.iter().filter(|disk| disk.failure().is_none()).find(is_unfinished)
@@ -187,7 +187,7 @@ impl Disks {
     pub(crate) fn have_closed(&self, container: ContainerId) -> anyhow::Result<bool> {
         for disk in self.open.iter().filter(|disk| disk.failure().is_none()) {
             let record = disk.index.container(container)?;
-            if record.is_some_and(|record| record.state == ContainerState::Closed) {
+            if record.is_some_and(|record| record.state == ReplicaState::Closed) {
                 return Ok(true);
             }
         }
@@ -346,7 +346,7 @@ enum Worth {
 
 impl Worth {
     fn of(disk: &DatanodeDisk, container: ContainerId, record: &ContainerRecord, works: bool) -> Worth {
-        match works && record.state == ContainerState::Closed {
+        match works && record.state == ReplicaState::Closed {
             true if disk.is_unhealthy(container) => Worth::Damaged,
             true => Worth::Whole,
             false => Worth::Least,

@@ -1,7 +1,7 @@
 //! Metrics of containers, copies and tasks: docs/metrics.md.
 
 use crate::copies::CopyStats;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::inventory::{Inventory, Replica};
 use crate::service::{ReadCounts, ReadMemory};
 use metrics::{Exposition, Metric};
@@ -88,10 +88,10 @@ pub(crate) fn expose_containers(inventory: &Inventory, exposition: &mut Expositi
         inventory.select(|(_, replica)| is_meant(replica).then_some(())).len() as u64
     };
     let states = [
-        ("open", ContainerState::Open),
-        ("closed", ContainerState::Closed),
-        ("quasi_closed", ContainerState::QuasiClosed),
-        ("without_log", ContainerState::WithoutLog),
+        ("open", ReplicaState::Open),
+        ("closed", ReplicaState::Closed),
+        ("quasi_closed", ReplicaState::QuasiClosed),
+        ("without_log", ReplicaState::WithoutLog),
     ];
     for (name, state) in states {
         exposition.gauge(CONTAINERS, &[("state", name)], count(&|it| it.state == state));

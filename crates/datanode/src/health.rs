@@ -3,7 +3,7 @@
 use crate::container_reader::{ContainerReader, Reading};
 use crate::counters::ContainerReport;
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::layout::OWNERS_DIR;
 use crate::verdict::condemns;
 use raftlog::Discards;
@@ -90,7 +90,7 @@ impl DatanodeDisk {
                 container,
                 pipeline: record.pipeline,
                 disk: self.id,
-                is_closed: record.state == ContainerState::Closed,
+                is_closed: record.state == ReplicaState::Closed,
                 last: record.last,
                 blocks: record.blocks,
                 payload_bytes: record.payload_bytes,

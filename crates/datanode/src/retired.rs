@@ -24,7 +24,7 @@ use crate::container_reader::{ContainerReader, Contents, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
 use crate::index::machine::PipelineMachine;
-use crate::index::records::{ContainerRecord, ContainerState, ends_with, log_end};
+use crate::index::records::{ContainerRecord, ReplicaState, ends_with, log_end};
 use crate::index_age::containers_without_row;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::pipeline::PipelineOrder;
@@ -117,10 +117,10 @@ impl Retired {
 
     async fn has_ended(&self) -> anyhow::Result<bool> {
         let (_, state) = self.open_container().await?;
-        Ok(state.is_some_and(ContainerState::is_over))
+        Ok(state.is_some_and(ReplicaState::is_over))
     }
 
-    async fn open_container(&self) -> anyhow::Result<(ContainerId, Option<ContainerState>)> {
+    async fn open_container(&self) -> anyhow::Result<(ContainerId, Option<ReplicaState>)> {
         let (pipeline, first) = (self.order.pipeline, self.order.first_container);
         self.disk
             .index
@@ -202,7 +202,7 @@ impl Retired {
             let meta = metas.first().context("the log's last entry is purged")?;
             // After a roll nothing is in the open container yet.
             let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
-            self.end(open, ContainerState::QuasiClosed, last, Reading::Whole).await?;
+            self.end(open, ReplicaState::QuasiClosed, last, Reading::Whole).await?;
         }
         self.last_told(log, last).await
     }
@@ -319,7 +319,7 @@ impl Retired {
     async fn end(
         &self,
         container: ContainerId,
-        state: ContainerState,
+        state: ReplicaState,
         last: Option<LogId>,
         reading: Reading,
     ) -> anyhow::Result<()> {
@@ -344,7 +344,7 @@ impl Retired {
         let mut unread = Vec::new();
         for (container, record) in self.disk.index.with(move |index| index.containers()).await? {
             let ContainerRecord { state, last, committed, .. } = record;
-            if record.pipeline != pipeline || state != ContainerState::QuasiClosed {
+            if record.pipeline != pipeline || state != ReplicaState::QuasiClosed {
                 continue;
             }
             let end = ContainerEnd { state, last, committed };
@@ -398,7 +398,7 @@ impl Retired {
     async fn give_up(&self, failure: &anyhow::Error) -> anyhow::Result<()> {
         let (open, state) = self.open_container().await?;
         let pipeline = self.order.pipeline;
-        if state == Some(ContainerState::Open) {
+        if state == Some(ReplicaState::Open) {
             if self.was_never_in_use(open, failure).await? {
                 self.disk.index.with(move |index| index.end_unused(pipeline, open)).await?;
             } else {
@@ -407,13 +407,13 @@ impl Retired {
                 let last = self.apply_what_stands().await?;
                 let (open, state) = self.open_container().await?;
                 // After the pipeline's last roll none is open.
-                if state == Some(ContainerState::Open) {
-                    self.end(open, ContainerState::WithoutLog, last, Reading::FromDisk(0)).await?;
+                if state == Some(ReplicaState::Open) {
+                    self.end(open, ReplicaState::WithoutLog, last, Reading::FromDisk(0)).await?;
                 }
             }
         }
         for (container, last) in self.unconfirmed_rolls().await? {
-            self.end(container, ContainerState::WithoutLog, Some(last), Reading::FromDisk(0)).await?;
+            self.end(container, ReplicaState::WithoutLog, Some(last), Reading::FromDisk(0)).await?;
         }
         self.file_forgotten().await
     }
@@ -514,7 +514,7 @@ impl Retired {
             return Ok(());
         };
         let ContainerRecord { state, last, committed, .. } = record;
-        if !matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog) {
+        if !matches!(state, ReplicaState::QuasiClosed | ReplicaState::WithoutLog) {
             return Ok(());
         }
         // A roll notes how far the log is known to be committed, which may be in a container before this one.

@@ -4,7 +4,7 @@ use crate::exchange::Exchange;
 use crate::io::Lent;
 use crate::refusal::Refusal;
 use crate::request_id::RequestId;
-use crate::traffic::{End, Traffic};
+use crate::traffic::{CloseReason, Traffic};
 use crate::transport::{Stream, Transport};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -63,15 +63,15 @@ pub(crate) async fn run<T: Transport>(
     transport: T,
     builder: Arc<Builder<TokioExecutor>>,
     stop: CancellationToken,
-) -> End {
+) -> CloseReason {
     let displaced = place.displaced().clone();
     let stream = tokio::select! {
         opened = timeout(port.limits.head_max, transport.open(connection)) => match opened {
             Ok(Ok(stream)) => stream,
-            Ok(Err(_)) | Err(_) => return End::Handshake,
+            Ok(Err(_)) | Err(_) => return CloseReason::Handshake,
         },
-        () = displaced.cancelled() => return End::Displaced,
-        () = stop.cancelled() => return End::Drained,
+        () = displaced.cancelled() => return CloseReason::Displaced,
+        () = stop.cancelled() => return CloseReason::Drained,
     };
     let traffic = Arc::new(Traffic::new(port.limits.clone(), port.counters.clone(), place));
     let (lent, stream) = Lent::new(stream, traffic.clone());
@@ -91,7 +91,7 @@ async fn run_http<S: Stream>(
     builder: &Builder<TokioExecutor>,
     displaced: &CancellationToken,
     stop: &CancellationToken,
-) -> End {
+) -> CloseReason {
     let traffic = exchange.traffic.clone();
     let service = {
         let exchange = exchange.clone();
@@ -104,24 +104,24 @@ async fn run_http<S: Stream>(
         tokio::select! {
             result = http.as_mut() => {
                 return match result {
-                    _ if traffic.head_is_too_large() => End::HeadTooLarge,
-                    _ if traffic.resets_too_much() => End::Resets,
-                    _ if draining => End::Drained,
-                    Ok(()) => End::Finished,
-                    Err(_) => End::Broken,
+                    _ if traffic.head_is_too_large() => CloseReason::HeadTooLarge,
+                    _ if traffic.resets_too_much() => CloseReason::Resets,
+                    _ if draining => CloseReason::Drained,
+                    Ok(()) => CloseReason::Finished,
+                    Err(_) => CloseReason::Broken,
                 };
             }
             () = look.as_mut() => {
                 let now = Instant::now();
                 if traffic.is_drained(now) {
-                    return End::Drained;
+                    return CloseReason::Drained;
                 }
                 match traffic.look(now) {
                     Ok(next) => look.as_mut().reset(next),
                     Err(end) => return end,
                 }
             }
-            () = displaced.cancelled() => return End::Displaced,
+            () = displaced.cancelled() => return CloseReason::Displaced,
             () = stop.cancelled(), if !draining => {
                 draining = true;
                 let now = Instant::now();
@@ -138,26 +138,30 @@ async fn run_http<S: Stream>(
 /// Says what can still be said, and lets the client read it.
 async fn run_close<S: Stream>(
     mut stream: S,
-    end: End,
+    end: CloseReason,
     port: &Port,
     traffic: &Traffic,
     stop: &CancellationToken,
 ) {
     match end {
-        End::HeadTimeout if !traffic.is_http2() => refuse(stream, Refusal::HeadTimeout, port, stop).await,
-        End::HeadTooLarge => refuse(stream, Refusal::HeadTooLarge, port, stop).await,
-        End::SlowReader | End::Crowded => forget(&stream),
-        End::Finished | End::Broken | End::Drained if traffic.is_unread() && !traffic.is_http2() => {
+        CloseReason::HeadTimeout if !traffic.is_http2() => {
+            refuse(stream, Refusal::HeadTimeout, port, stop).await
+        }
+        CloseReason::HeadTooLarge => refuse(stream, Refusal::HeadTooLarge, port, stop).await,
+        CloseReason::SlowReader | CloseReason::Crowded => forget(&stream),
+        CloseReason::Finished | CloseReason::Broken | CloseReason::Drained
+            if traffic.is_unread() && !traffic.is_http2() =>
+        {
             linger(&mut stream, port, stop).await;
         }
-        End::Finished
-        | End::Broken
-        | End::Handshake
-        | End::Idle
-        | End::Displaced
-        | End::HeadTimeout
-        | End::Resets
-        | End::Drained => {}
+        CloseReason::Finished
+        | CloseReason::Broken
+        | CloseReason::Handshake
+        | CloseReason::Idle
+        | CloseReason::Displaced
+        | CloseReason::HeadTimeout
+        | CloseReason::Resets
+        | CloseReason::Drained => {}
     }
 }
 

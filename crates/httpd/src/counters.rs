@@ -1,4 +1,4 @@
-use crate::traffic::End;
+use crate::traffic::CloseReason;
 use metrics::{Counter, Exposition, Metric};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -71,7 +71,7 @@ pub struct Counters {
     pub(crate) bodies_bytes_max: Level,
     pub(crate) bodies_refused: Counter,
     pub(crate) connections_max: Level,
-    closed: [Counter; End::ALL.len()],
+    closed: [Counter; CloseReason::ALL.len()],
 }
 
 /// A number that goes up and down.
@@ -101,7 +101,7 @@ impl Level {
 }
 
 impl Counters {
-    pub(crate) fn closed(&self, end: End) {
+    pub(crate) fn closed(&self, end: CloseReason) {
         self.closed[end as usize].count();
     }
 
@@ -117,7 +117,7 @@ impl Counters {
         for (reason, counter) in refused {
             exposition.counter(REFUSED, &[("port", port), ("reason", reason)], counter.get());
         }
-        for end in End::ALL {
+        for end in CloseReason::ALL {
             let count = self.closed[end as usize].get();
             exposition.counter(CLOSED, &[("port", port), ("reason", end.name())], count);
         }

@@ -82,7 +82,7 @@ impl Beginning {
 
 /// Why a connection was closed. Numbers index counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum CloseReason {
     /// Its client closed it, or an answer said that it ends.
     Finished,
     /// It broke, or what came over it was not HTTP.
@@ -101,34 +101,34 @@ pub(crate) enum End {
     Drained,
 }
 
-impl End {
-    pub(crate) const ALL: [End; 11] = [
-        End::Finished,
-        End::Broken,
-        End::Handshake,
-        End::Idle,
-        End::Displaced,
-        End::HeadTimeout,
-        End::HeadTooLarge,
-        End::SlowReader,
-        End::Crowded,
-        End::Resets,
-        End::Drained,
+impl CloseReason {
+    pub(crate) const ALL: [CloseReason; 11] = [
+        CloseReason::Finished,
+        CloseReason::Broken,
+        CloseReason::Handshake,
+        CloseReason::Idle,
+        CloseReason::Displaced,
+        CloseReason::HeadTimeout,
+        CloseReason::HeadTooLarge,
+        CloseReason::SlowReader,
+        CloseReason::Crowded,
+        CloseReason::Resets,
+        CloseReason::Drained,
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            End::Finished => "finished",
-            End::Broken => "broken",
-            End::Handshake => "handshake",
-            End::Idle => "idle",
-            End::Displaced => "displaced",
-            End::HeadTimeout => "head_timeout",
-            End::HeadTooLarge => "head_too_large",
-            End::SlowReader => "slow_reader",
-            End::Crowded => "crowded",
-            End::Resets => "resets",
-            End::Drained => "drained",
+            CloseReason::Finished => "finished",
+            CloseReason::Broken => "broken",
+            CloseReason::Handshake => "handshake",
+            CloseReason::Idle => "idle",
+            CloseReason::Displaced => "displaced",
+            CloseReason::HeadTimeout => "head_timeout",
+            CloseReason::HeadTooLarge => "head_too_large",
+            CloseReason::SlowReader => "slow_reader",
+            CloseReason::Crowded => "crowded",
+            CloseReason::Resets => "resets",
+            CloseReason::Drained => "drained",
         }
     }
 }
@@ -158,14 +158,14 @@ impl Traffic {
     }
 
     /// Decides what is to be done now: nothing, and to look again at some moment, or to end the connection.
-    pub(crate) fn look(&self, now: Instant) -> Result<Instant, End> {
+    pub(crate) fn look(&self, now: Instant) -> Result<Instant, CloseReason> {
         let mut state = self.state();
         let mut next = now + self.limits.look_again_after();
         let over_at =
             state.output.over_at().into_iter().chain(state.answers.values().filter_map(Pace::over_at));
         if let Some(over_at) = over_at.min() {
             if over_at <= now {
-                return Err(End::SlowReader);
+                return Err(CloseReason::SlowReader);
             }
             next = next.min(over_at);
         }
@@ -185,20 +185,22 @@ impl Traffic {
 
     /// The moment when the time is over for the rest of a head, or for the next request, and the end that
     /// this is; `None`: neither is waited for.
-    fn request_over_at(&self, state: &State) -> Option<(Instant, End)> {
+    fn request_over_at(&self, state: &State) -> Option<(Instant, CloseReason)> {
         match state.head_since() {
-            Some(since) => Some((since + self.limits.head_max, End::HeadTimeout)),
-            None if state.under_way == 0 => Some((state.idle_since + self.limits.idle_max, End::Idle)),
+            Some(since) => Some((since + self.limits.head_max, CloseReason::HeadTimeout)),
+            None if state.under_way == 0 => {
+                Some((state.idle_since + self.limits.idle_max, CloseReason::Idle))
+            }
             None => None,
         }
     }
 
-    fn look_whether_slow(&self, state: &mut State, now: Instant) -> Result<(), End> {
+    fn look_whether_slow(&self, state: &mut State, now: Instant) -> Result<(), CloseReason> {
         let slow = state.slow_transfers(now);
         self.counters.slow.change(state.place.slow(), slow);
         state.place.set_slow(slow);
         match state.place.crowds(self.limits.slow_max) {
-            true => Err(End::Crowded),
+            true => Err(CloseReason::Crowded),
             false => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! A replica of a group of names that runs here.
 
-use crate::lane::{self, Lane};
+use crate::change_queue::{self, ChangeQueue};
 use crate::ops::{self, Founded, Fresh, Operation, RestoreRows};
 use crate::replicas::why_told;
 use crate::state_machine::Followed;
@@ -60,7 +60,7 @@ pub(crate) struct Replica {
     pub(crate) group: Group,
     pub(crate) dbs: Arc<dyn GroupDb>,
     /// The way of changes into the log.
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) changes: Arc<ChangeQueue>,
     pub(crate) followed: Followed,
     statuses: watch::Receiver<GroupStatus>,
     /// Set once the tables have said that the names are founded. Names that are founded do not become
@@ -140,7 +140,7 @@ impl Replica {
     pub(crate) fn new(
         group: Group,
         dbs: Arc<dyn GroupDb>,
-        lane: Lane,
+        changes: ChangeQueue,
         followed: Followed,
         clock: Arc<dyn Clock>,
         news: Arc<Notify>,
@@ -154,11 +154,11 @@ impl Replica {
         });
         let tasks = Mutex::new(Tasks { watcher: Some(watcher), ..Tasks::default() });
         let (founded_by_tables, saw_unfounded, founded_by_scm) = Default::default();
-        let lane = Arc::new(lane);
+        let changes = Arc::new(changes);
         Replica {
             group,
             dbs,
-            lane,
+            changes,
             followed,
             statuses,
             founded_by_tables,
@@ -176,7 +176,7 @@ impl Replica {
 
     /// Carries out a change that was prepared, where this replica leads.
     pub(crate) async fn carry_out(&self, command: OmCommand) -> Result<om_reply::Result, Failure> {
-        result_of(self.lane.apply(command).await?)
+        result_of(self.changes.apply(command).await?)
     }
 
     pub(crate) async fn change<O: Operation>(&self, command: OmCommand) -> Result<O::Response, Failure> {
@@ -251,10 +251,10 @@ impl Replica {
         let fresh = Fresh { random: 0, now_ms: self.clock.now_ms() };
         let command = ops::prepare::<RestoreRows>(RequestId(random().random()), None, request, fresh)?;
         let meta = OmEntry { commands: vec![command] }.encode_to_vec().into();
-        // The command goes past the lane: with other commands in its entry it would be a request like others.
+        // The command goes past the queue: with other commands in its entry it would be a request like others.
         let done = self.group.apply(Command { meta, ..Command::default() }).await;
         let done = done.map_err(|error| error.into_failure(addresses))?;
-        let reply = lane::replies(done.reply, 1)?.pop().unwrap_or_default();
+        let reply = change_queue::replies(done.reply, 1)?.pop().unwrap_or_default();
         let restored = ops::response::<RestoreRows>(result_of(reply)?)?;
         self.news.notify_one();
         Ok(restored)
@@ -432,10 +432,10 @@ impl Replica {
         if tasks.founding.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let (lane, now_ms, news) = (self.lane.clone(), self.clock.now_ms(), self.news.clone());
+        let (changes, now_ms, news) = (self.changes.clone(), self.clock.now_ms(), self.news.clone());
         let group = self.group.id();
         tasks.founding = Some(tokio::spawn(async move {
-            match found(&lane, now_ms).await {
+            match found(&changes, now_ms).await {
                 Ok(()) => {
                     info!(%group, "the names are founded here");
                     news.notify_one();
@@ -541,10 +541,10 @@ fn result_of(reply: OmReply) -> Result<om_reply::Result, Failure> {
     }
 }
 
-async fn found(lane: &Lane, now_ms: u64) -> anyhow::Result<()> {
+async fn found(changes: &ChangeQueue, now_ms: u64) -> anyhow::Result<()> {
     let fresh = Fresh { random: random().random(), now_ms };
     let command = ops::prepare::<Founded>(RequestId(random().random()), None, FoundedCommand {}, fresh)?;
-    match lane.apply(command).await?.result {
+    match changes.apply(command).await?.result {
         Some(om_reply::Result::Error(error)) => bail!("{}", Failure::from(error)),
         Some(_) | None => Ok(()),
     }

@@ -8,7 +8,7 @@
 //!   down as removed, so that its id is never used again here; its tables are deleted. From the first step on
 //!   it is not opened any more.
 
-use crate::lane::Lane;
+use crate::change_queue::ChangeQueue;
 use crate::options::OmOptions;
 use crate::replica::{Replica, ReplicaPlaces};
 use crate::state_machine::{Followed, OmStateMachine};
@@ -333,8 +333,8 @@ impl Replicas {
             .and_then(|()| OmStateMachine::open(group.number, dbs.clone(), followed.clone()))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
         let opened = host.open(spec, space, log_spec(group), machine).await?;
-        let lane = Lane::new(opened.clone(), addresses.clone(), room.clone());
-        let replica = Replica::new(opened, dbs, lane, followed, clock.clone(), self.news.clone());
+        let changes = ChangeQueue::new(opened.clone(), addresses.clone(), room.clone());
+        let replica = Replica::new(opened, dbs, changes, followed, clock.clone(), self.news.clone());
         let open = Slot::Open(Arc::new(replica));
         self.slots.write().expect("no holder panics").insert(group, open);
         self.news.notify_one();

@@ -1,5 +1,5 @@
+use crate::change_queue;
 use crate::counted::Batches;
-use crate::lane;
 use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
 use crate::tables::{
@@ -127,7 +127,8 @@ fn apply(
     let mut replies = Vec::with_capacity(batch.len());
     for committed in batch {
         let index = entry_number(&overlay, committed.id.index)?;
-        let merged = lane::commands(committed.meta).with_context(|| format!("decode entry {index}"))?;
+        let merged =
+            change_queue::commands(committed.meta).with_context(|| format!("decode entry {index}"))?;
         commands += merged.len();
         batches.note_entry(merged.len());
         let replies_to = ops::apply(&mut overlay, remembered, index, merged)?;

@@ -140,8 +140,8 @@ pub(crate) fn check(shape: usize, bytes: &mut impl Buf) -> Result<(), Refused> {
     let parts_max = MessageLimit::of(shape).parts_max;
     let mut left = parts_max;
     count(shape, bytes, 0, &mut left, DEPTH_MAX).map_err(|end| match end {
-        End::TooMany => Refused::TooMany { name: shape.name, parts_max },
-        End::Malformed => Refused::Malformed { name: shape.name },
+        Unfit::TooMany => Refused::TooMany { name: shape.name, parts_max },
+        Unfit::Malformed => Refused::Malformed { name: shape.name },
     })
 }
 
@@ -167,28 +167,28 @@ fn decode_as<M: Message + Carried + Default>(message: &[u8]) -> Result<(), Failu
     M::decode(message).map(drop).map_err(|error| Failure::invalid(error.to_string()))
 }
 
-enum End {
+enum Unfit {
     TooMany,
     Malformed,
 }
 
 /// Counts the parts of a message that ends where `after` bytes are left.
-fn count(shape: &Shape, bytes: &mut impl Buf, after: usize, left: &mut u32, depth: u32) -> Result<(), End> {
-    let depth = depth.checked_sub(1).ok_or(End::Malformed)?;
+fn count(shape: &Shape, bytes: &mut impl Buf, after: usize, left: &mut u32, depth: u32) -> Result<(), Unfit> {
+    let depth = depth.checked_sub(1).ok_or(Unfit::Malformed)?;
     while bytes.remaining() > after {
         let key = varint(bytes)?;
-        let number = u32::try_from(key >> 3).map_err(|_| End::Malformed)?;
+        let number = u32::try_from(key >> 3).map_err(|_| Unfit::Malformed)?;
         let part = shape.parts.iter().find(|(field, _)| *field == number).map(|(_, part)| *part);
         let length = match key & 7 {
             0 => varint(bytes).map(|_| 0)?,
             1 => 8,
-            2 => usize::try_from(varint(bytes)?).map_err(|_| End::Malformed)?,
+            2 => usize::try_from(varint(bytes)?).map_err(|_| Unfit::Malformed)?,
             5 => 4,
             // Groups, which no message of ours has.
-            _ => return Err(End::Malformed),
+            _ => return Err(Unfit::Malformed),
         };
         let behind = bytes.remaining().checked_sub(length).filter(|behind| *behind >= after);
-        let behind = behind.ok_or(End::Malformed)?;
+        let behind = behind.ok_or(Unfit::Malformed)?;
         if let Some(part) = part {
             // Numbers that stand together take eight times their bytes in memory at most: as many as a
             // structure in sixteen bytes.
@@ -196,7 +196,7 @@ fn count(shape: &Shape, bytes: &mut impl Buf, after: usize, left: &mut u32, dept
                 (Part::Numbers, 2) => 1 + u32::try_from(length / 16).unwrap_or(u32::MAX),
                 _ => 1,
             };
-            *left = left.checked_sub(parts).ok_or(End::TooMany)?;
+            *left = left.checked_sub(parts).ok_or(Unfit::TooMany)?;
             if let (Part::Message(inner), 2) = (part, key & 7) {
                 count(&SHAPES[inner], bytes, behind, left, depth)?;
             }
@@ -206,20 +206,20 @@ fn count(shape: &Shape, bytes: &mut impl Buf, after: usize, left: &mut u32, dept
     match bytes.remaining() == after {
         true => Ok(()),
         // A number that ends behind its message.
-        false => Err(End::Malformed),
+        false => Err(Unfit::Malformed),
     }
 }
 
-fn varint(bytes: &mut impl Buf) -> Result<u64, End> {
+fn varint(bytes: &mut impl Buf) -> Result<u64, Unfit> {
     let mut value = 0;
     for shift in (0..70).step_by(7) {
-        let byte = bytes.try_get_u8().map_err(|_| End::Malformed)?;
+        let byte = bytes.try_get_u8().map_err(|_| Unfit::Malformed)?;
         value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
         if byte < 0x80 {
             return Ok(value);
         }
     }
-    Err(End::Malformed)
+    Err(Unfit::Malformed)
 }
 
 #[cfg(test)]

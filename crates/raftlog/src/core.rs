@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use types::{LogId, LogIndex};
 
 /// The most bytes that one write and sync takes together: enough to keep a device busy, little enough that
-/// the first in the round does not wait long for the last.
-const ROUND_BYTES_MAX: usize = 16 << 20;
+/// the first in the flush does not wait long for the last.
+const FLUSH_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) struct Core {
     pub(crate) spec: LogSpec,
@@ -99,7 +99,7 @@ pub(crate) struct Truncate {
 /// The writer's next piece of work.
 pub(crate) enum Work {
     /// Appends that are written and synced together.
-    Round(Vec<Append>),
+    Flush(Vec<Append>),
     Other(Job),
     /// Nothing to do now.
     Idle,
@@ -140,19 +140,19 @@ impl State {
         self.queue.push_back(job);
     }
 
-    fn take_round(&mut self) -> Vec<Append> {
-        let (mut round, mut bytes) = (Vec::new(), 0);
+    fn take_flush(&mut self) -> Vec<Append> {
+        let (mut appends, mut bytes) = (Vec::new(), 0);
         while let Some(Job::Append(next)) = self.queue.front() {
-            if !round.is_empty() && bytes + next.bytes > ROUND_BYTES_MAX {
+            if !appends.is_empty() && bytes + next.bytes > FLUSH_BYTES_MAX {
                 break;
             }
             bytes += next.bytes;
             match self.queue.pop_front() {
-                Some(Job::Append(append)) => round.push(append),
+                Some(Job::Append(append)) => appends.push(append),
                 _ => unreachable!("the front was just seen to be an append"),
             }
         }
-        round
+        appends
     }
 }
 
@@ -251,9 +251,9 @@ impl Core {
 
     pub(crate) fn take_work(&self) -> Work {
         let mut state = self.lock();
-        let round = state.take_round();
-        if !round.is_empty() {
-            return Work::Round(round);
+        let appends = state.take_flush();
+        if !appends.is_empty() {
+            return Work::Flush(appends);
         }
         match state.queue.pop_front() {
             Some(job) => Work::Other(job),

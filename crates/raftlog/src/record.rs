@@ -54,7 +54,7 @@ const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(ALIGNMENT));
 
 const FLAG_ROLL: u16 = 1;
 
-/// Limits of one record: a writer's round and a reader's buffer are at most about this large.
+/// Limits of one record: a writer's flush and a reader's buffer are at most about this large.
 pub(crate) const META_BYTES_MAX: usize = 16 << 20;
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 20;
 

@@ -1,4 +1,4 @@
-//! The task that changes a log's files. While one write and sync runs, appends queue; the next round takes
+//! The task that changes a log's files. While one write and sync runs, appends queue; the next flush takes
 //! them all.
 
 use crate::AppendError;
@@ -78,7 +78,7 @@ impl Writer {
         let mut failed = false;
         loop {
             let result = match self.core.take_work() {
-                Work::Round(appends) => self.round(appends).await,
+                Work::Flush(appends) => self.flush(appends).await,
                 Work::Other(job) => self.other(job).await,
                 Work::Idle if failed => {
                     self.core.woken().await;
@@ -122,10 +122,10 @@ impl Writer {
     }
 
     /// Writes and syncs appends together, and resolves their tokens in order.
-    async fn round(&mut self, appends: Vec<Append>) -> Result<(), AppendError> {
+    async fn flush(&mut self, appends: Vec<Append>) -> Result<(), AppendError> {
         let mut appends = appends;
         let extents = appends.iter_mut().flat_map(|append| std::mem::take(&mut append.extents));
-        let written = self.round_write(merge(extents)).await.map_err(|error| self.failed(&error));
+        let written = self.write_through(merge(extents)).await.map_err(|error| self.failed(&error));
         if let Ok(()) = written
             && let Some(last) = appends.last()
         {
@@ -146,7 +146,7 @@ impl Writer {
         written
     }
 
-    async fn round_write(&mut self, extents: Vec<Extent>) -> io::Result<()> {
+    async fn write_through(&mut self, extents: Vec<Extent>) -> io::Result<()> {
         for extent in extents {
             let mut waits = false;
             while let Err(error) = self.write_extent(&extent).await {
@@ -310,7 +310,7 @@ impl Writer {
 
     async fn other(&mut self, job: Job) -> Result<(), AppendError> {
         let (result, done) = match job {
-            Job::Append(_) => unreachable!("appends come in rounds"),
+            Job::Append(_) => unreachable!("appends come in flushes"),
             Job::SaveHardState { state, done } => {
                 self.record.hard_state = Some(state);
                 (self.save().await, done)
@@ -509,7 +509,7 @@ impl Writer {
     }
 }
 
-/// Joins extents that follow each other, so that a round is one write per segment.
+/// Joins extents that follow each other, so that a flush is one write per segment.
 fn merge(extents: impl Iterator<Item = Extent>) -> Vec<Extent> {
     let mut merged: Vec<Extent> = Vec::new();
     for extent in extents {

@@ -17,7 +17,7 @@ mod tls;
 
 pub use channels::Channels;
 pub use connector::{Channel, Connector, TcpConnector};
-pub use frames::{End, FrameCounts, NOTHING_TAKEN_MAX, NotConnected};
+pub use frames::{CloseReason, FrameCounts, NOTHING_TAKEN_MAX, NotConnected};
 pub use gate::{
     Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody, caller, serve,
 };

@@ -242,7 +242,7 @@ fn expose_space(world: &World<'_>, replication: &Replication, exposition: &mut E
         (DiscardState::DiscardPaused, "paused"),
     ];
     for (state, name) in states {
-        let waiting = || discards.waiting().filter(|waiting| waiting.standing.state == state);
+        let waiting = || discards.waiting().filter(|waiting| waiting.progress.state == state);
         let asked = || waiting().flat_map(|waiting| waiting.asked.values());
         exposition.gauge(DISCARDS, &[("for", name)], asked().map(|asked| asked.blocks).sum());
         let ages = asked().map(|asked| world.now.saturating_duration_since(asked.since));

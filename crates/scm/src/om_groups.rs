@@ -17,7 +17,7 @@
 
 use crate::advance::Advance;
 use crate::om_view::{
-    OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, lacks_room, leader,
+    OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, leader, may_lack_room,
 };
 use crate::oms::ReplicaHeard;
 use crate::ops::note_om_group;
@@ -392,7 +392,7 @@ impl Loads {
 
 /// Whether nobody can change names of a group.
 pub(crate) fn is_down(world: &World<'_>, record: Option<&OmGroupRecord>) -> bool {
-    has_no_leader(world, record) || record.is_some_and(|record| lacks_room(world, record))
+    has_no_leader(world, record) || record.is_some_and(|record| may_lack_room(world, record))
 }
 
 /// Whether each member of a group is known to know no leader, or is not heard of any more.
@@ -431,7 +431,7 @@ pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupReco
             false => "its leader has not been heard of".to_owned(),
         });
     };
-    if lacks_room(world, record) {
+    if may_lack_room(world, record) {
         return Some("the disks of its OMs are full, so that no majority takes a change".to_owned());
     }
     let on = |member: &OmMemberRecord| format!("OM {}", member.om);

@@ -1,6 +1,6 @@
 use crate::om_groups::{OmGroups, is_down, problem};
 use crate::om_orders::answer;
-use crate::om_view::leader;
+use crate::om_view::{lacks_room, leader};
 use crate::oms::Oms;
 use crate::ops::testing::{
     begin_restore, change, create_group, end_restore, found, give_up, members, note, register_om, run,
@@ -156,17 +156,22 @@ fn where_full_disks_leave_no_majority_no_name_can_be_changed() {
         assert_eq!(is_down(&world, fixture.tables.om_group(0)), !fixture.problem().is_empty());
         is_down(&world, fixture.tables.om_group(0))
     };
+    let are_refused = |fixture: &Fixture| {
+        let world = World::of_oms(&fixture.tables, &fixture.oms, fixture.now);
+        lacks_room(&world, fixture.tables.om_group(0).expect("it is founded"))
+    };
     fixture.oms.hear_full(NodeId(2), true);
-    assert!(!is_down(&fixture), "two have room");
+    assert!(!is_down(&fixture) && !are_refused(&fixture), "two have room");
     fixture.oms.hear_full(NodeId(3), true);
-    assert!(is_down(&fixture));
+    assert!(is_down(&fixture) && are_refused(&fixture));
     assert!(fixture.problem().contains("disks of its OMs are full"), "{}", fixture.problem());
     fixture.oms.hear_full(NodeId(3), false);
-    assert!(!is_down(&fixture));
+    assert!(!is_down(&fixture) && !are_refused(&fixture));
     fixture.now += STALE_AFTER;
     fixture.hear(1, leads(2, &[(2, 1), (3, 2), (4, 3)]));
     fixture.follow(2, 3);
     assert!(is_down(&fixture), "one is full, and one is silent");
+    assert!(!are_refused(&fixture), "the silent one may answer its leader all the same");
 }
 
 #[test]

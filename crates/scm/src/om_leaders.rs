@@ -1,7 +1,7 @@
 //! Each OM leads its share of the groups of names. Leading costs most of what a group costs, and after
 //! restarts one OM leads everything.
 
-use crate::om_view::{OmLeader, is_well, lacks_room, leader};
+use crate::om_view::{OmLeader, is_well, leader, may_lack_room};
 use crate::tables::OmReplica;
 use crate::world::World;
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl Leads {
 /// questions.
 fn may_lead(world: &World<'_>, group: u64, voter: &OmReplica, leader: &OmLeader<'_>) -> bool {
     let om = NodeId(voter.om);
-    let majority_has_room = world.tables.om_group(group).is_some_and(|record| !lacks_room(world, record));
+    let majority_has_room = world.tables.om_group(group).is_some_and(|record| !may_lack_room(world, record));
     let said = world.oms.replica(om, group).map(|heard| &heard.report);
     *voter != leader.replica()
         && majority_has_room

@@ -145,13 +145,13 @@ pub(crate) fn is_well(world: &World<'_>, om: NodeId) -> bool {
 
 /// Whether no change can be committed because disks are full: members with full disks leave no majority. A
 /// leader that has room leads on, and answers all questions.
-pub(crate) fn is_full(world: &World<'_>, record: &OmGroupRecord) -> bool {
+pub(crate) fn lacks_room(world: &World<'_>, record: &OmGroupRecord) -> bool {
     leave_no_majority(record, |om| world.oms.is_full(om))
 }
 
-/// Whether no change can be committed as far as SCM knows: as [`is_full`], or by members that are silent
+/// Whether no change may be committed, as far as SCM knows: as [`lacks_room`], or by members that are silent
 /// beside them. A member that is silent here may answer its leader all the same.
-pub(crate) fn lacks_room(world: &World<'_>, record: &OmGroupRecord) -> bool {
+pub(crate) fn may_lack_room(world: &World<'_>, record: &OmGroupRecord) -> bool {
     let is_full = |om| world.oms.is_full(om);
     let has_full = record.members.iter().any(|member| is_full(NodeId(member.om)));
     has_full && leave_no_majority(record, |om| is_full(om) || world.oms.is_silent(om, world.now))

@@ -38,7 +38,7 @@ impl Rolls {
     }
 
     /// Forgets the wishes that are done, or older than `within`.
-    pub(crate) fn settle(&mut self, world: &World<'_>, within: Duration) {
+    pub(crate) fn drop_done(&mut self, world: &World<'_>, within: Duration) {
         self.wanted.retain(|container, since| {
             let record = world.tables.container(*container);
             world.now.saturating_duration_since(*since) < within

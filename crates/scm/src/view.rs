@@ -3,7 +3,7 @@
 use crate::member_view::{MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::om_orders::member_told;
-use crate::om_view::{is_full, leader};
+use crate::om_view::{lacks_room, leader};
 use crate::tables::Tables;
 use crate::world::World;
 use proto::scm::{
@@ -45,7 +45,7 @@ fn om_group(record: &OmGroupRecord, world: &World<'_>) -> OmGroupView {
         keys_bits: leader
             .and_then(|leader| leader.report().keys)
             .map(|keys| u64::BITS - keys.leading_zeros()),
-        lacks_room: is_full(world, record),
+        lacks_room: lacks_room(world, record),
     }
 }
 

@@ -59,17 +59,17 @@ impl StateMachine for KvMachine {
             .map(|command| decode_ops(command.meta).with_context(|| format!("command {:?}", command.id)));
         let commands = decoded.collect::<anyhow::Result<Vec<_>>>()?;
         let looks_up = commands.iter().flatten().any(|op| !matches!(op, Op::Set { .. }));
-        let mut round = Round {
+        let mut batch = ApplyBatch {
             tables: &*self.tables,
             changes: Changes::default(),
             changed: looks_up.then(HashMap::new),
         };
         let mut replies = Vec::with_capacity(commands.len());
         for ops in commands {
-            let outcomes = ops.into_iter().map(|op| round.apply(op));
+            let outcomes = ops.into_iter().map(|op| batch.apply(op));
             replies.push(encode_outcomes(&outcomes.collect::<anyhow::Result<Vec<_>>>()?));
         }
-        let mut changes = round.changes;
+        let mut changes = batch.changes;
         changes.put(APPLIED_KEY, applied.encode());
         self.tables.write(changes)?;
         Ok(replies)
@@ -81,14 +81,14 @@ impl StateMachine for KvMachine {
 }
 
 /// Commands that are written together.
-struct Round<'a> {
+struct ApplyBatch<'a> {
     tables: &'a dyn Tables,
     changes: Changes,
-    /// The changes of this round, if one of its operations asks what stands somewhere.
+    /// The changes of this batch, if one of its operations asks what stands somewhere.
     changed: Option<HashMap<Bytes, Option<Bytes>>>,
 }
 
-impl Round<'_> {
+impl ApplyBatch<'_> {
     fn apply(&mut self, op: Op) -> anyhow::Result<Outcome> {
         match op {
             Op::Set { key, value } => self.put(key, value),

@@ -94,8 +94,12 @@ fn wrong_usage_says_what_is_wrong() {
     let server = ["server", "--roles", "scm,datanode", "--meta", "none/there", "--disk", "none/there"];
     let check_server = |said: &[&str], code, says| check(&[&server[..], said].concat(), code, says);
     let disks = ["--disk", "none/too", "--data-memory", "134217727"];
-    check_server(&disks, 1, "--data-memory 134217727 is too little for 2 disks: each needs 67108864");
+    check_server(&disks, 1, "--data-memory 134217727 is too little for 2 disks: 134217728 are needed");
     check_server(&["--log-memory-bytes", "16777215"], 1, "is too little: 16777216 are needed");
+    let little = "--memory 104857600 is too little for these roles and disks: ";
+    check_server(&["--memory", "104857600"], 1, little);
+    check_server(&["--s3-domain", "https://s3.example.com"], 2, "a host name is wanted");
+    check_server(&["--access-key", "AK/IA"], 2, "without spaces, '/'");
     check_server(&["--read-memory-bytes", "1"], 2, "one number for its memory, --data-memory");
     check_server(&["--om", "127.0.0.1:1"], 2, "SCM knows where the names are: leave --om");
     check(&["fs", "--om", "127.0.0.1:1", "-ls", "/"], 255, "SCM knows where the names are: leave --om");

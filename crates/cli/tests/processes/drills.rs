@@ -25,13 +25,13 @@ struct Shared {
 
 const WRITERS: usize = 6;
 /// The rest of a writer after each object: other tests run beside it, and most of a drill is waiting.
-pub(crate) const REST: Duration = Duration::from_millis(250);
+pub(crate) const REST: Duration = Duration::from_millis(350);
 
 /// The time within which all that was killed works again, on a machine that does other things too.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 
 /// Sizes that end in each interesting place: nothing, one chunk, a 64 KiB edge, several chunks.
-const SIZES: [usize; 8] = [0, 1, 4096, 65_536, 65_537, 300_000, 1 << 20, 3_500_000];
+const SIZES: [usize; 8] = [0, 1, 4096, 65_536, 65_537, 300_000, 1 << 20, 2_200_000];
 
 const BODY_BLOCK_BYTES: usize = 4096;
 
@@ -291,12 +291,12 @@ async fn a_killed_datanode_is_not_noticed_by_clients() {
     let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "drill");
     s3.create_bucket().await.unwrap();
     let writers = Writers::start(&s3, 0);
-    writers.progress(40).await;
+    writers.progress(20).await;
 
     // Each datanode in turn, so that leaders are hit wherever they are.
     for at in 0..cluster.datanodes.len() {
         cluster.datanodes[at].kill9();
-        writers.progress(60).await;
+        writers.progress(30).await;
         let so_far = writers.written();
         assert_eq!(so_far.errors, Vec::<String>::new(), "with datanode {} dead", at + 1);
         let recent = so_far.acknowledged.len().saturating_sub(50);
@@ -305,7 +305,7 @@ async fn a_killed_datanode_is_not_noticed_by_clients() {
         wait_for_three_healthy(&cluster).await;
     }
 
-    writers.progress(40).await;
+    writers.progress(20).await;
     let written = writers.stop().await;
     assert_eq!(written.errors, Vec::<String>::new());
     assert_all_there(&s3, &written.acknowledged).await;
@@ -320,7 +320,7 @@ async fn everything_killed_at_once_loses_nothing_acknowledged() {
     let mut next = 0;
     for round in 0..3 {
         let writers = Writers::start(&s3, next);
-        writers.progress(50).await;
+        writers.progress(25).await;
         cluster.kill9_all();
         let written = writers.stop().await;
         acknowledged.extend(&written.acknowledged);

@@ -184,12 +184,12 @@ async fn clients_and_datanodes_follow_scms_leader() {
     let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "drill");
     s3.create_bucket().await.unwrap();
     let writers = Writers::start(&s3, 0);
-    writers.progress(40).await;
+    writers.progress(20).await;
 
     for round in 0..2 {
         let at = cluster.leader();
         cluster.scms[at].kill9();
-        writers.progress(60).await;
+        writers.progress(30).await;
         let next = cluster.leader();
         assert_ne!(next, at, "round {round}");
         cluster.works_again();
@@ -208,7 +208,7 @@ async fn clients_and_datanodes_follow_scms_leader() {
     // By an operator's word, and by a stop.
     let next = cluster.transfer(cluster.leader());
     cluster.scms[next].terminate();
-    writers.progress(60).await;
+    writers.progress(30).await;
     assert_ne!(cluster.leader(), next);
     cluster.scms[next].start_again();
     cluster.works_again();
@@ -219,7 +219,7 @@ async fn clients_and_datanodes_follow_scms_leader() {
     cluster.scms.iter_mut().for_each(Process::spawn_again);
     cluster.scms.iter_mut().for_each(|scm| drop(scm.wait_ready()));
     cluster.works_again();
-    writers.progress(60).await;
+    writers.progress(30).await;
 
     let written = writers.stop().await;
     assert_eq!(written.errors, Vec::<String>::new(), "writers notice nothing");
@@ -235,7 +235,7 @@ async fn a_datanode_that_is_stopped_lets_others_lead_first() {
     let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "drill");
     s3.create_bucket().await.unwrap();
     let writers = Writers::start(&s3, 0);
-    writers.progress(40).await;
+    writers.progress(20).await;
     let leads = |told: &Value, node: u64| told.as_array().unwrap().iter().any(|it| it["leader_node"] == node);
     let mut handed_over = 0;
     for round in 0..ROUNDS_MAX {
@@ -252,7 +252,7 @@ async fn a_datanode_that_is_stopped_lets_others_lead_first() {
         println!("round {round}: it led: {led}, leads: {}, {:?}", leads(&told, node), stopped.elapsed());
         handed_over += usize::from(led && is_before_elections && !leads(&told, node));
         cluster.until("other leaders", "pipeline list", |told| !leads(told, node));
-        writers.progress(40).await;
+        writers.progress(20).await;
         cluster.datanodes[at].start_again();
         cluster.works_again();
     }

@@ -70,6 +70,8 @@ const AMONG_TESTS: Crowds = Crowds {
 
 /// A cluster that just started is ready by then, on a machine that stands still now and again.
 const STARTED_MAX: Duration = Duration::from_secs(120);
+/// The groups of names of a `flotilla dev`.
+const GROUPS: usize = 4;
 /// Connections that a gateway has room for besides a crowd's: the honest client's, who looks whether it is
 /// ready, and those that came before and are not gone yet.
 const CONNECTIONS_BESIDE: usize = 64;
@@ -128,22 +130,24 @@ impl Store {
             dns: of_dev["DNS"].clone(),
             http_urls: [of_gateway["HTTP"].clone(), of_dev["HTTP"].clone()],
         };
-        // Groups of names are founded one after the other, some of them after the first buckets.
+        // Groups of names are founded one after the other, and between two of them it is ready as well.
         let give_up = Instant::now() + STARTED_MAX;
-        while let Err(why) = store.readiness().await {
-            assert!(Instant::now() < give_up, "it does not get ready: {why}");
+        while store.groups().await < GROUPS || store.readiness().await.is_err() {
+            assert!(Instant::now() < give_up, "it does not get ready: {:?}", store.readiness().await);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         store
     }
 
+    /// The number of groups of names that the store has replicas of.
+    async fn groups(&self) -> usize {
+        let page =
+            reqwest::get(format!("{}/metrics", self.http_urls[1])).await.unwrap().text().await.unwrap();
+        page.lines().filter(|line| line.starts_with("flotilla_om_buckets{")).count()
+    }
+
     async fn assert_ready(&self, when: &str) {
-        let give_up = Instant::now() + STARTED_MAX;
-        while let Err(why) = self.readiness().await {
-            // A group of names may still be on its way.
-            assert!(why.contains("not founded yet") && Instant::now() < give_up, "{why}, {when}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        self.readiness().await.unwrap_or_else(|why| panic!("{why}, {when}"));
     }
 
     async fn readiness(&self) -> Result<(), String> {

@@ -4,7 +4,7 @@ use super::settle::{settle, settle_or_note};
 use crate::container_reader::{ContainerReader, ReadRecord, Reading, disk_use, notes_of};
 use crate::datanode_disk::DatanodeDisk;
 use crate::deletion::forget_listed;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::index::{Facts, Moves};
 use crate::layout::OWNERS_DIR;
 use crate::pipelines::Pipelines;
@@ -308,7 +308,7 @@ async fn check_may_be_compacted(
 ) -> anyhow::Result<()> {
     let record = disk.index.with(move |index| index.container(container)).await?;
     let record = record.context("it is not here any more")?;
-    ensure!(record.state == ContainerState::Closed, "it is not closed");
+    ensure!(record.state == ReplicaState::Closed, "it is not closed");
     ensure!(pipelines.has_released(&record), "a log still reads it");
     let unhealthy = disk.index.with(move |index| index.unhealthy(container)).await?;
     ensure!(unhealthy.is_none(), "it is unhealthy: {}", unhealthy.unwrap_or_default());

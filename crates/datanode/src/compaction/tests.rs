@@ -10,7 +10,7 @@ use crate::deletion::delete_blocks;
 use crate::import::incoming::Incoming;
 use crate::import::manifest::Manifest;
 use crate::index::Measure;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::inventory::Inventory;
 use crate::layout::OWNERS_DIR;
 use crate::offline::tests::{FIRST, LARGE_BLOCK, Left, SMALL_BLOCKS, SMALL_BYTES, bytes_of};
@@ -496,7 +496,7 @@ async fn a_copy_of_a_compacted_container_is_the_same_and_is_compacted_in_its_tur
         assert!(!rebuild(true).await.unwrap().is_whole(), "{harmed:?}");
         let index = opened().await.index;
         let record = index.container(FIRST).unwrap().unwrap();
-        assert_eq!((record.state, record.last), (ContainerState::Closed, Some(last)), "{harmed:?}");
+        assert_eq!((record.state, record.last), (ReplicaState::Closed, Some(last)), "{harmed:?}");
         assert!(index.unhealthy(FIRST).unwrap().is_some(), "{harmed:?}");
         std::fs::write(&harmed, whole).unwrap();
         drop(index);

@@ -4,7 +4,7 @@ use super::rewrite::{Done, GivenUp, compact};
 use super::settle::settle_noted;
 use crate::datanode_disk::DatanodeDisk;
 use crate::deleted_lately::Pause;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::inventory::Replica;
 use crate::pipelines::Pipelines;
 use parking::Throttle;
@@ -154,7 +154,7 @@ impl Candidate {
 /// deletes that whole.
 pub(super) fn candidate(container: ContainerId, replica: &Replica, above_percent: u64) -> Option<Candidate> {
     let (dead_bytes, disk_bytes) = (replica.discards.dead_bytes, replica.disk_bytes);
-    let may_be = replica.state == ContainerState::Closed && replica.released && replica.unhealthy.is_none();
+    let may_be = replica.state == ReplicaState::Closed && replica.released && replica.unhealthy.is_none();
     let is_worth =
         dead_bytes > 0 && dead_bytes.saturating_mul(100) >= disk_bytes.saturating_mul(above_percent);
     let live_bytes = disk_bytes.saturating_sub(dead_bytes);

@@ -1,6 +1,6 @@
 //! Rows that go: their blocks are deleted, or their pipeline is over; and containers that end without a roll.
 
-use super::records::{self, BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
+use super::records::{self, BlockRecord, ChunkRecord, ContainerRecord, ReplicaState};
 use super::unhealthy::put_unhealthy;
 use super::{Index, keys, measure};
 use crate::container_end::ContainerEnd;
@@ -128,7 +128,7 @@ impl Index {
         let Some(record) = self.container(container)? else { return Ok(()) };
         let ContainerEnd { state, last, committed } = end;
         let state = match planted::has(Bug::QuasiClosedIsClosed) {
-            true => ContainerState::Closed,
+            true => ReplicaState::Closed,
             false => state,
         };
         let record = ContainerRecord { state, last, committed, ..record };

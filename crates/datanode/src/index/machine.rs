@@ -1,17 +1,17 @@
 //! A pipeline's state machine: chunks and rolls become index entries, on every replica the same.
 
+mod apply_batch;
 mod container;
-mod round;
 
 use super::{Index, keys, records::ContainerRecord};
 use anyhow::Context;
+use apply_batch::ApplyBatch;
 pub(crate) use container::ContainerMachine;
 use prost::Message;
 use proto::datanode::ChunkCommand;
 use proto::scm::LogEnd;
 use raft::{Applied, Committed, Done, StateMachine};
 use rocksdb::WriteBatch;
-use round::Round;
 use statedb::Db;
 use tokio::sync::watch;
 use types::{ContainerId, LogId, LogIndex, PipelineId};
@@ -38,7 +38,7 @@ impl OpenContainer {
     }
 }
 
-/// Applies a pipeline's log to the index of its disk: one atomic batch for each round of commands.
+/// Applies a pipeline's log to the index of its disk: one atomic batch for the commands that are applied together.
 pub(crate) struct PipelineMachine {
     index: Index,
     pipeline: PipelineId,
@@ -64,7 +64,7 @@ impl PipelineMachine {
         let container = index.open_container(pipeline)?.unwrap_or(first_container);
         let record = match index.container(container)? {
             Some(record) => record,
-            // The first round would write the same: with it readers know from the start that the container is
+            // The first batch would write the same: with it readers know from the start that the container is
             // here.
             None => {
                 let record = ContainerRecord::opened(pipeline, ContainerId(0));
@@ -124,7 +124,7 @@ pub(crate) fn answer_again(
 ) -> anyhow::Result<Option<Done>> {
     let open = index.open_container(pipeline)?.unwrap_or(first_container);
     let Some(record) = index.container(open)? else { return Ok(None) };
-    let Some(answer) = Round::new(index, pipeline, (open, record), None).answer_again(chunk)? else {
+    let Some(answer) = ApplyBatch::new(index, pipeline, (open, record), None).answer_again(chunk)? else {
         return Ok(None);
     };
     let applied = index.applied(pipeline)?.context("a block was applied, and no position")?;
@@ -141,13 +141,13 @@ impl StateMachine for PipelineMachine {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<bytes::Bytes>> {
-        let mut round = Round::new(&self.index, self.pipeline, self.open, self.committed_to);
+        let mut effects = ApplyBatch::new(&self.index, self.pipeline, self.open, self.committed_to);
         let mut replies = Vec::with_capacity(batch.len());
         for command in &batch {
-            replies.push(round.apply(command)?.encode_to_vec().into());
+            replies.push(effects.apply(command)?.encode_to_vec().into());
         }
-        let forget_to = round.forget_to;
-        let (mut write, open) = round.finish();
+        let forget_to = effects.forget_to;
+        let (mut write, open) = effects.finish();
         Db::put_applied(&mut write, &keys::applied(self.pipeline), &applied);
         self.index.db.write(write)?;
         self.open = open;

@@ -24,7 +24,7 @@ use proto::datanode::PipelineSpec;
 use proto::scm::LogEnd;
 use raft::Applied;
 use raftlog::Place;
-use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState, log_end};
+use records::{BlockRecord, ChunkRecord, ContainerRecord, ReplicaState, log_end};
 use rocksdb::{Direction, IteratorMode, ReadOptions, ReadTier, WriteBatch};
 pub(crate) use scrub_position::ScrubPosition;
 use statedb::Db;
@@ -114,15 +114,15 @@ impl Index {
     /// committed. The record is the container's.
     pub(crate) fn has_applied(&self, record: &ContainerRecord, index: LogIndex) -> anyhow::Result<bool> {
         Ok(match record.state {
-            ContainerState::Closed => true,
+            ReplicaState::Closed => true,
             // Entries that a replica has beyond that may never have been committed: others may have
             // acknowledged something else in their place.
-            ContainerState::QuasiClosed | ContainerState::WithoutLog if planted::has(Bug::TailsAreRead) => {
+            ReplicaState::QuasiClosed | ReplicaState::WithoutLog if planted::has(Bug::TailsAreRead) => {
                 record.last.is_some_and(|last| last.index >= index)
             }
-            ContainerState::QuasiClosed | ContainerState::WithoutLog => record.committed >= index,
+            ReplicaState::QuasiClosed | ReplicaState::WithoutLog => record.committed >= index,
             // While a replica ends by itself, its open container has more than that too.
-            ContainerState::Open => {
+            ReplicaState::Open => {
                 ensure!(!self.in_memory, "how far a pipeline is applied is not looked up in memory");
                 let known = self.known_committed(record.pipeline)?;
                 let applied = self.applied(record.pipeline)?.map(|applied| applied.id.index);
@@ -231,7 +231,7 @@ impl Index {
     /// A pipeline's containers that are open; while it runs that is one.
     pub(crate) fn left_open(&self, pipeline: PipelineId) -> anyhow::Result<Vec<ContainerId>> {
         let is_open =
-            |record: &ContainerRecord| record.pipeline == pipeline && record.state == ContainerState::Open;
+            |record: &ContainerRecord| record.pipeline == pipeline && record.state == ReplicaState::Open;
         let open = self.containers()?.into_iter().filter(|(_, record)| is_open(record));
         Ok(open.map(|(container, _)| container).collect())
     }

@@ -121,7 +121,7 @@ impl ChunkRecord {
 /// The state of a replica of a container. Persisted: never renumber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum ContainerState {
+pub(crate) enum ReplicaState {
     Open = 1,
     /// Ends in a roll that was committed: complete, and equal to all other closed replicas. Or SCM said that
     /// it is.
@@ -133,30 +133,30 @@ pub(crate) enum ContainerState {
     WithoutLog = 4,
 }
 
-impl ContainerState {
+impl ReplicaState {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            ContainerState::Open => "OPEN",
-            ContainerState::Closed => "CLOSED",
-            ContainerState::QuasiClosed => "QUASI_CLOSED",
-            ContainerState::WithoutLog => "WITHOUT_LOG",
+            ReplicaState::Open => "OPEN",
+            ReplicaState::Closed => "CLOSED",
+            ReplicaState::QuasiClosed => "QUASI_CLOSED",
+            ReplicaState::WithoutLog => "WITHOUT_LOG",
         }
     }
 
     /// Whether no log writes to the container any more.
     pub(crate) fn is_over(self) -> bool {
         match self {
-            ContainerState::Open => false,
-            ContainerState::Closed | ContainerState::QuasiClosed | ContainerState::WithoutLog => true,
+            ReplicaState::Open => false,
+            ReplicaState::Closed | ReplicaState::QuasiClosed | ReplicaState::WithoutLog => true,
         }
     }
 
-    pub(crate) fn decode(state: u8) -> anyhow::Result<ContainerState> {
+    pub(crate) fn decode(state: u8) -> anyhow::Result<ReplicaState> {
         Ok(match state {
-            1 => ContainerState::Open,
-            2 => ContainerState::Closed,
-            3 => ContainerState::QuasiClosed,
-            4 => ContainerState::WithoutLog,
+            1 => ReplicaState::Open,
+            2 => ReplicaState::Closed,
+            3 => ReplicaState::QuasiClosed,
+            4 => ReplicaState::WithoutLog,
             unknown => bail!("unknown container state {unknown}"),
         })
     }
@@ -180,7 +180,7 @@ pub(crate) fn log_end(container: ContainerId, told: LogId, last: LogId) -> LogEn
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerRecord {
-    pub state: ContainerState,
+    pub state: ReplicaState,
     pub pipeline: PipelineId,
     /// The container this one followed in its pipeline; 0 for the first.
     pub previous: ContainerId,
@@ -204,7 +204,7 @@ impl ContainerRecord {
 
     pub(crate) fn opened(pipeline: PipelineId, previous: ContainerId) -> ContainerRecord {
         ContainerRecord {
-            state: ContainerState::Open,
+            state: ReplicaState::Open,
             pipeline,
             previous,
             payload_bytes: 0,
@@ -217,7 +217,7 @@ impl ContainerRecord {
 
     /// The container that a pipeline's last roll names: nothing is ever in it.
     pub(crate) fn end(pipeline: PipelineId, previous: ContainerId) -> ContainerRecord {
-        ContainerRecord { state: ContainerState::Closed, ..ContainerRecord::opened(pipeline, previous) }
+        ContainerRecord { state: ReplicaState::Closed, ..ContainerRecord::opened(pipeline, previous) }
     }
 
     /// About the bytes that the container takes on disk.
@@ -251,7 +251,7 @@ impl ContainerRecord {
         let (payload_bytes, blocks, chunks) = (value.get_u64_le(), value.get_u64_le(), value.get_u64_le());
         let last = LogId { term: Term(value.get_u64_le()), index: LogIndex(value.get_u64_le()) };
         Ok(ContainerRecord {
-            state: ContainerState::decode(state)?,
+            state: ReplicaState::decode(state)?,
             pipeline: PipelineId(pipeline),
             previous: ContainerId(previous),
             payload_bytes,
@@ -306,8 +306,8 @@ pub(crate) fn describe(key: &[u8], value: &[u8]) -> String {
             let ContainerRecord { state, pipeline, previous, payload_bytes, blocks, chunks, last, committed } = record;
             let last = last.map_or(String::new(), |last| {
                 let known = match state {
-                    ContainerState::QuasiClosed | ContainerState::WithoutLog => format!(", {committed} known to be committed"),
-                    ContainerState::Open | ContainerState::Closed => String::new(),
+                    ReplicaState::QuasiClosed | ReplicaState::WithoutLog => format!(", {committed} known to be committed"),
+                    ReplicaState::Open | ReplicaState::Closed => String::new(),
                 };
                 format!(", to entry {} of term {}{known}", last.index, last.term)
             });
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn a_container_says_where_it_ends_and_what_of_it_is_committed() {
         let container = ContainerRecord {
-            state: ContainerState::QuasiClosed,
+            state: ReplicaState::QuasiClosed,
             payload_bytes: 5,
             blocks: 6,
             chunks: 7,

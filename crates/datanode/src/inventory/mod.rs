@@ -9,9 +9,9 @@ mod follow;
 mod report;
 mod survey;
 
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::index::{Committed, TermEnd, Terms};
-use proto::scm::{ContainerReplica, ReplicaState};
+use proto::scm::{self, ContainerReplica};
 use proto::uuid_bytes;
 use raftlog::DiscardsSum;
 use report::Telling;
@@ -30,7 +30,7 @@ const TERMS_TOLD_MAX: usize = 32;
 pub(crate) struct Replica {
     pub pipeline: PipelineId,
     pub disk: DiskId,
-    pub state: ContainerState,
+    pub state: ReplicaState,
     /// The container's last record here; `None` for an open one.
     pub last: Option<LogId>,
     /// The last record that is known to be committed; `None` where there is none, and of an open one.
@@ -265,10 +265,10 @@ impl Replica {
 
     pub(crate) fn to_proto(&self, container: ContainerId) -> ContainerReplica {
         let state = match self.state {
-            ContainerState::Open => ReplicaState::ReplicaOpen,
-            ContainerState::Closed => ReplicaState::ReplicaClosed,
-            ContainerState::QuasiClosed => ReplicaState::ReplicaQuasiClosed,
-            ContainerState::WithoutLog => ReplicaState::ReplicaWithoutLog,
+            ReplicaState::Open => scm::ReplicaState::ReplicaOpen,
+            ReplicaState::Closed => scm::ReplicaState::ReplicaClosed,
+            ReplicaState::QuasiClosed => scm::ReplicaState::ReplicaQuasiClosed,
+            ReplicaState::WithoutLog => scm::ReplicaState::ReplicaWithoutLog,
         };
         let committed = self.committed.map(Committed::end);
         ContainerReplica {
@@ -323,7 +323,7 @@ impl Replica {
         Replica {
             pipeline: PipelineId(3),
             disk,
-            state: ContainerState::Closed,
+            state: ReplicaState::Closed,
             last: None,
             committed: None,
             copied: false,

@@ -1,7 +1,7 @@
 //! The part of the inventory that SCM has yet to hear, and how that is put into heartbeats.
 
 use super::{Inventory, Replica, State, TERMS_TOLD_MAX};
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use proto::scm::HeartbeatRequest;
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -91,7 +91,7 @@ impl Inventory {
     pub(crate) fn report_all(&self) {
         let mut state = self.lock();
         state.telling.tell_all();
-        let is_open = |replica: &Replica| replica.state == ContainerState::Open;
+        let is_open = |replica: &Replica| replica.state == ReplicaState::Open;
         let open = state.replicas.iter().filter(|(_, replica)| is_open(replica));
         let open: Vec<_> = open.map(|(container, replica)| (replica.disk, *container)).collect();
         state.stale.extend(open);

@@ -6,7 +6,7 @@ use crate::container_end::{ContainerEnd, EndFile};
 use crate::container_reader::{ContainerReader, Reading, disk_use};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
-use crate::index::records::{ContainerRecord, ContainerState};
+use crate::index::records::{ContainerRecord, ReplicaState};
 use crate::index::{Committed, Index, Measure, TermEnd, Terms};
 use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
@@ -113,7 +113,7 @@ impl Surveyor {
         let as_of = self.inventory.removals();
         let read = disk.index.with(move |index| {
             let Some(record) = index.container(container)? else { return Ok(None) };
-            let is_end = record.state == ContainerState::Closed && index.is_written(container, &record)?;
+            let is_end = record.state == ReplicaState::Closed && index.is_written(container, &record)?;
             Ok(Some((record, is_end, index.measure(container)?, index.unhealthy(container)?)))
         });
         let Some((record, is_end, measure, mut unhealthy)) = read.await? else {
@@ -154,8 +154,8 @@ impl Surveyor {
             (false, _) | (true, None) => Measure { used, ..Measure::default() },
         };
         let (committed, terms_to_committed) = match record.state {
-            ContainerState::Open => (None, Vec::new()),
-            ContainerState::Closed => match record.last {
+            ReplicaState::Open => (None, Vec::new()),
+            ReplicaState::Closed => match record.last {
                 Some(last) => {
                     let read = measure.facts.terms.last_to(last.index);
                     (Some(read.map_or(Committed::Unread(last), Committed::Read)), Vec::new())
@@ -164,7 +164,7 @@ impl Surveyor {
             },
             // The term is read from the segments, which is rare: without it the record is not to be told from
             // another that others have.
-            ContainerState::QuasiClosed | ContainerState::WithoutLog => {
+            ReplicaState::QuasiClosed | ReplicaState::WithoutLog => {
                 last_committed(disk, container, &record, &measure).await?
             }
         };
@@ -219,7 +219,7 @@ impl Surveyor {
         let replica = Replica {
             pipeline: record.pipeline,
             disk: disk.id,
-            state: ContainerState::Open,
+            state: ReplicaState::Open,
             last: None,
             committed: None,
             copied: false,
@@ -239,7 +239,7 @@ impl Surveyor {
 
     fn open_before(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> Option<ContainerId> {
         let is_to_be_read = match self.inventory.get(record.previous) {
-            Some(known) => known.disk == disk.id && known.state == ContainerState::Open,
+            Some(known) => known.disk == disk.id && known.state == ReplicaState::Open,
             None => record.previous != ContainerId(0),
         };
         is_to_be_read.then_some(record.previous)

@@ -8,7 +8,7 @@ use crate::import::imported_file;
 use crate::import::manifest::Manifest;
 use crate::index::Index;
 use crate::index::machine::{ContainerMachine, PipelineMachine};
-use crate::index::records::{ContainerRecord, ContainerState};
+use crate::index::records::{ContainerRecord, ReplicaState};
 use crate::layout::{OWNERS_DIR, container_dir};
 use crate::pipeline::members_of;
 use crate::spec_file;
@@ -105,7 +105,7 @@ impl ContainerContents {
     pub(super) fn is_finished(&self) -> bool {
         match (&self.end, self.alone) {
             (WalkEnd::Bad { .. }, _) | (_, EndFile::Damaged) => false,
-            (_, EndFile::Says(end)) => end.state == ContainerState::Closed,
+            (_, EndFile::Says(end)) => end.state == ReplicaState::Closed,
             (WalkEnd::Rolled { .. }, EndFile::None) => true,
             (WalkEnd::Unfinished { .. }, EndFile::None) => false,
         }
@@ -355,7 +355,7 @@ async fn set_missing(
 ) -> anyhow::Result<()> {
     for container in std::mem::take(missing) {
         match ContainerEnd::file(&**disk, container).await? {
-            EndFile::Says(end) if end.state == ContainerState::WithoutLog => {
+            EndFile::Says(end) if end.state == ReplicaState::WithoutLog => {
                 index.add_lost(pipeline, container, end)?
             }
             // It is here, and none of its records could be read.
@@ -382,16 +382,16 @@ pub(super) async fn forget_let_go(
     if let Some(open) = index.open_container(pipeline)? {
         let state = index.container(open)?.map(|record| record.state);
         let is_nothing = match state {
-            Some(ContainerState::Closed) => ContainerEnd::file(&**disk, open).await? == EndFile::None,
-            Some(ContainerState::Open) if has_files(disk, open).await? => false,
-            Some(ContainerState::Open) => match before {
+            Some(ReplicaState::Closed) => ContainerEnd::file(&**disk, open).await? == EndFile::None,
+            Some(ReplicaState::Open) if has_files(disk, open).await? => false,
+            Some(ReplicaState::Open) => match before {
                 Some(before) => before.container(open)?.is_none(),
                 None => {
                     index.set_end(open, ContainerEnd::LOST)?;
                     false
                 }
             },
-            Some(ContainerState::QuasiClosed | ContainerState::WithoutLog) | None => false,
+            Some(ReplicaState::QuasiClosed | ReplicaState::WithoutLog) | None => false,
         };
         end = is_nothing.then_some(open);
     }
@@ -418,9 +418,9 @@ pub(super) async fn end_without_log(
     });
     for (container, record) in all {
         let is_lost = match record.state {
-            ContainerState::Open => true,
-            ContainerState::QuasiClosed => ContainerEnd::file(&**disk, container).await? == EndFile::None,
-            ContainerState::Closed | ContainerState::WithoutLog => false,
+            ReplicaState::Open => true,
+            ReplicaState::QuasiClosed => ContainerEnd::file(&**disk, container).await? == EndFile::None,
+            ReplicaState::Closed | ReplicaState::WithoutLog => false,
         };
         if is_lost {
             let contents = containers.iter().find(|contents| contents.container == container);
@@ -440,7 +440,7 @@ pub(super) async fn unwritten_ends(
     let mut ends = Vec::new();
     for (container, record) in index.containers()? {
         let ContainerRecord { state, last, committed, .. } = record;
-        let is_alone = matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog);
+        let is_alone = matches!(state, ReplicaState::QuasiClosed | ReplicaState::WithoutLog);
         if record.pipeline == pipeline
             && is_alone
             && !matches!(ContainerEnd::file(&**disk, container).await?, EndFile::Says(_))

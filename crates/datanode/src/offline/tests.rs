@@ -2,7 +2,7 @@ use super::*;
 use crate::container_end::ContainerEnd;
 use crate::index::keys;
 use crate::index::machine::PipelineMachine;
-use crate::index::records::{BlockRecord, ContainerRecord, ContainerState};
+use crate::index::records::{BlockRecord, ContainerRecord, ReplicaState};
 use crate::spec_file;
 use disk::sim::Random;
 use prost::Message;
@@ -553,7 +553,7 @@ async fn what_cannot_be_recreated_is_said() {
 }
 
 /// The state of a container, its last record, and up to where it is known to be committed.
-fn end_of(left: &Left, container: ContainerId) -> (ContainerState, Option<LogId>, LogIndex) {
+fn end_of(left: &Left, container: ContainerId) -> (ReplicaState, Option<LogId>, LogIndex) {
     let record = left.index().container(container).unwrap().unwrap();
     (record.state, record.last, record.committed)
 }
@@ -570,8 +570,8 @@ async fn what_is_rebuilt_without_its_log_closes_nothing_and_proves_nothing() {
             let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
             assert_eq!(rebuilt.pipelines[0].log, RebuiltLog::Gone, "without {lost}");
             let nothing = LogIndex(0);
-            assert_eq!(end_of(&left, FIRST), (ContainerState::WithoutLog, Some(id(6)), nothing));
-            assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(9)), nothing));
+            assert_eq!(end_of(&left, FIRST), (ReplicaState::WithoutLog, Some(id(6)), nothing));
+            assert_eq!(end_of(&left, SECOND), (ReplicaState::WithoutLog, Some(id(9)), nothing));
         }
         assert!(
             !left.root().join("groups/pipeline-3/spec").exists(),
@@ -606,14 +606,14 @@ async fn what_is_damaged_beside_the_segments_of_one_container_keeps_none_of_the_
     left.lose("groups/pipeline-3");
     let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
     assert_eq!(rebuilt.pipelines[0].containers, [FIRST, SECOND]);
-    assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(9)), LogIndex(0)));
+    assert_eq!(end_of(&left, SECOND), (ReplicaState::WithoutLog, Some(id(9)), LogIndex(0)));
 
     std::fs::write(left.root().join("containers/0000000000000065/imported"), "no manifest").unwrap();
     left.lose("db");
     let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
     let RebuiltPipeline { containers, damaged, .. } = &rebuilt.pipelines[0];
     assert_eq!((&containers[..], damaged.len(), damaged[0].container), (&[FIRST][..], 1, SECOND));
-    assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, None, LogIndex(0)));
+    assert_eq!(end_of(&left, SECOND), (ReplicaState::WithoutLog, None, LogIndex(0)));
     assert!(left.index().unhealthy(SECOND).unwrap().is_some(), "it has no rows, and answers for nothing");
 }
 
@@ -648,7 +648,7 @@ async fn what_is_damaged_and_forgotten_by_its_log_is_told_of_and_kept() {
         assert!(!rebuilt.is_whole() && rebuilt.nobodys.is_empty(), "{harmed}: {rebuilt:?}");
         let damaged = &rebuilt.pipelines[0].damaged;
         assert_eq!(damaged.iter().map(|it| it.container).collect::<Vec<_>>(), [FIRST], "{harmed}");
-        assert_eq!(end_of(&left, FIRST).0, ContainerState::WithoutLog, "{harmed}");
+        assert_eq!(end_of(&left, FIRST).0, ReplicaState::WithoutLog, "{harmed}");
         let index = left.index();
         assert!(index.unhealthy(FIRST).unwrap().is_some(), "{harmed}");
         assert_eq!(index.open_container(PIPELINE).unwrap(), Some(SECOND), "{harmed}");
@@ -706,7 +706,7 @@ async fn what_is_missing_between_two_containers_is_told_as_lost() {
     left.lose("containers/0000000000000065");
     for _ in 0..2 {
         left.open().rebuild(RebuildOptions::default()).await.unwrap();
-        assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, None, LogIndex(0)));
+        assert_eq!(end_of(&left, SECOND), (ReplicaState::WithoutLog, None, LogIndex(0)));
         left.check(&[]).await;
     }
 }
@@ -735,8 +735,8 @@ async fn what_ended_with_its_pipeline_proves_nothing_without_its_log() {
     let left = Left::ended().await;
     left.lose("groups/pipeline-3");
     left.open().rebuild(RebuildOptions::default()).await.unwrap();
-    assert_eq!(end_of(&left, FIRST).0, ContainerState::WithoutLog);
-    assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(10)), LogIndex(0)));
+    assert_eq!(end_of(&left, FIRST).0, ReplicaState::WithoutLog);
+    assert_eq!(end_of(&left, SECOND), (ReplicaState::WithoutLog, Some(id(10)), LogIndex(0)));
     left.check(&[]).await;
 }
 

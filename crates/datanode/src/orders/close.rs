@@ -4,7 +4,7 @@ use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use proto::{Code, Failure, Retry};
 use std::sync::Arc;
 use types::{ContainerId, LogId};
@@ -32,13 +32,13 @@ pub(crate) async fn close_on(
     let record = disk.index.with(move |index| index.container(container)).await.map_err(broken)?;
     let record = record.ok_or_else(|| not_here(container))?;
     match record.state {
-        ContainerState::Closed => return Ok(()),
-        ContainerState::QuasiClosed | ContainerState::WithoutLog if record.last == last => {}
-        ContainerState::QuasiClosed | ContainerState::WithoutLog => {
+        ReplicaState::Closed => return Ok(()),
+        ReplicaState::QuasiClosed | ReplicaState::WithoutLog if record.last == last => {}
+        ReplicaState::QuasiClosed | ReplicaState::WithoutLog => {
             let message = format!("container {container} ends at {:?} here, not at {last:?}", record.last);
             return Err(Failure::invalid(message));
         }
-        ContainerState::Open => {
+        ReplicaState::Open => {
             let message = format!("container {container} is open here");
             return Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) });
         }

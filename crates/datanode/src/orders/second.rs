@@ -20,7 +20,7 @@ use super::order::{Means, Progress};
 use super::same::have_same_records;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::Index;
-use crate::index::records::{ContainerRecord, ContainerState};
+use crate::index::records::{ContainerRecord, ReplicaState};
 use crate::inventory::Replica;
 use anyhow::{Context, ensure};
 use std::collections::BTreeSet;
@@ -130,7 +130,7 @@ impl SecondReplicas {
     fn told_instead(&self, second: &Second<'_>) -> Option<Replica> {
         let told = self.told_elsewhere(second.disk.id, second.container)?;
         let record = &second.record;
-        let end_alike = [told.state, record.state] == [ContainerState::Closed; 2] && told.last == record.last;
+        let end_alike = [told.state, record.state] == [ReplicaState::Closed; 2] && told.last == record.last;
         let are_released = told.released && self.means.pipelines.has_released(record);
         let is_good = told.hash.is_some() && told.unhealthy.is_none();
         let works = self.means.disks.get(told.disk).is_some_and(|disk| disk.failure().is_none());
@@ -217,7 +217,7 @@ mod tests {
         assert!(may_go(record));
         let before = |last: types::LogId| types::LogId { index: types::LogIndex(last.index.0 - 1), ..last };
         assert!(!may_go(ContainerRecord { last: record.last.map(before), ..record }));
-        assert!(!may_go(ContainerRecord { state: ContainerState::QuasiClosed, ..record }));
+        assert!(!may_go(ContainerRecord { state: ReplicaState::QuasiClosed, ..record }));
         means.disks.inventory.set_unhealthy(FIRST, read_from.id, "a flipped byte");
         seconds.look().await;
         assert_eq!(holders(&means), [true, true], "the one that is told of is bad");
@@ -302,7 +302,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn the_other_one_stays_when_the_one_that_is_told_of_is_deleted() {
         let template = Left::of_small_blocks().await;
-        for end_state in [ContainerState::Closed, ContainerState::QuasiClosed] {
+        for end_state in [ReplicaState::Closed, ReplicaState::QuasiClosed] {
             let left = [template.copy(), template.copy_to_another_disk()];
             let means = of_two_disks([&left[0], &left[1]]).await;
             let first = means.disks.open[0].clone();
@@ -346,7 +346,7 @@ mod tests {
         let read_from = || means.disks.holding(FIRST).unwrap().unwrap().0.id;
         let last = first.index.container(FIRST).unwrap().unwrap().last;
         assert_eq!(read_from(), first.id);
-        for state in [ContainerState::QuasiClosed, ContainerState::WithoutLog] {
+        for state in [ReplicaState::QuasiClosed, ReplicaState::WithoutLog] {
             let end = ContainerEnd { state, last, committed: types::LogIndex(0) };
             first.index.set_end(FIRST, end).unwrap();
             take_inventory(&means).await;

@@ -120,7 +120,7 @@ impl Retired {
     }
 
     /// The states of the containers, and up to where they are known to be committed.
-    fn ends(&self) -> Vec<(ContainerId, ContainerState, LogIndex)> {
+    fn ends(&self) -> Vec<(ContainerId, ReplicaState, LogIndex)> {
         let containers = self.disk.index.containers().unwrap().into_iter();
         containers.map(|(container, record)| (container, record.state, record.committed)).collect()
     }
@@ -236,9 +236,9 @@ async fn a_replica_that_ended_alone_is_let_go_whatever_crashes() {
     let template = Left::new().await;
     crash_everywhere(&template, Memory::Lost, |retired| {
         let first = retired.record(FIRST).unwrap();
-        assert_eq!((first.state, first.last), (ContainerState::Closed, Some(id(6))));
+        assert_eq!((first.state, first.last), (ReplicaState::Closed, Some(id(6))));
         let second = retired.record(SECOND).unwrap();
-        assert_eq!((second.state, second.last), (ContainerState::QuasiClosed, Some(id(9))));
+        assert_eq!((second.state, second.last), (ReplicaState::QuasiClosed, Some(id(9))));
     })
     .await;
 }
@@ -248,7 +248,7 @@ async fn a_replica_that_ended_with_its_pipeline_is_let_go_whatever_crashes() {
     let template = Left::ended().await;
     crash_everywhere(&template, Memory::Lost, |retired| {
         let second = retired.record(SECOND).unwrap();
-        assert_eq!((second.state, second.last), (ContainerState::Closed, Some(id(10))));
+        assert_eq!((second.state, second.last), (ReplicaState::Closed, Some(id(10))));
         assert_eq!(retired.record(END), None);
     })
     .await;
@@ -277,10 +277,10 @@ async fn a_replica_with_an_unconfirmed_roll_is_let_go_whatever_crashes() {
     let template = Left::with_unconfirmed_roll().await;
     crash_everywhere(&template, Memory::Flushed, |retired| {
         let first = retired.record(FIRST).unwrap();
-        assert_eq!((first.state, first.committed), (ContainerState::QuasiClosed, LogIndex(5)));
+        assert_eq!((first.state, first.committed), (ReplicaState::QuasiClosed, LogIndex(5)));
         let second = retired.record(SECOND).unwrap();
         // What is known to be committed stands in the first.
-        assert_eq!((second.state, second.committed), (ContainerState::QuasiClosed, LogIndex(0)));
+        assert_eq!((second.state, second.committed), (ReplicaState::QuasiClosed, LogIndex(0)));
     })
     .await;
 }
@@ -293,13 +293,13 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
     for _ in 0..2 {
         retired.quasi_close(&host()).await.unwrap();
         let first = retired.record(FIRST).unwrap();
-        assert_eq!((first.state, first.last), (ContainerState::QuasiClosed, Some(id(6))));
+        assert_eq!((first.state, first.last), (ReplicaState::QuasiClosed, Some(id(6))));
         // Entries that are not known to be committed here are answered by those who know.
         let serves = |index| retired.disk.index.has_applied(&first, index).unwrap();
         assert!(first.committed < LogIndex(6), "{first:?}");
         assert!(serves(first.committed) && !serves(first.committed.next()));
         let second = retired.record(SECOND).unwrap();
-        assert_eq!((second.state, second.last), (ContainerState::QuasiClosed, Some(id(9))));
+        assert_eq!((second.state, second.last), (ReplicaState::QuasiClosed, Some(id(9))));
     }
     retired.let_go(&host()).await.unwrap();
     drop(retired);
@@ -325,7 +325,7 @@ async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
         let retired = retired(&left, usize::MAX).await;
         for _ in 0..2 {
             retired.quasi_close(&host()).await.unwrap();
-            assert_eq!(retired.record(container).unwrap().state, ContainerState::QuasiClosed);
+            assert_eq!(retired.record(container).unwrap().state, ReplicaState::QuasiClosed);
             let why = retired.disk.index.unhealthy(container).unwrap().unwrap_or_default();
             assert!(why.contains(found), "byte {at} of container {container}: {why:?}");
         }
@@ -393,7 +393,7 @@ async fn a_damaged_end_closes_nothing_of_a_log_that_was_let_go() {
     let before = retired(&left, usize::MAX).await;
     before.quasi_close(&host()).await.unwrap();
     before.let_go(&host()).await.unwrap();
-    assert_eq!(before.record(FIRST).unwrap().state, ContainerState::QuasiClosed);
+    assert_eq!(before.record(FIRST).unwrap().state, ReplicaState::QuasiClosed);
     drop(before);
     left.flip("containers/0000000000000064/end", 20);
     for _ in 0..2 {
@@ -403,7 +403,7 @@ async fn a_damaged_end_closes_nothing_of_a_log_that_was_let_go() {
         let nothing = LogIndex(0);
         assert_eq!(
             (after.state, after.last, after.committed),
-            (ContainerState::WithoutLog, Some(id(6)), nothing)
+            (ReplicaState::WithoutLog, Some(id(6)), nothing)
         );
     }
 }
@@ -426,7 +426,7 @@ async fn what_closes_a_container_and_what_says_how_it_ended_take_turns() {
         marking.await.unwrap().unwrap();
         let closed = ContainerEnd::closed(alone.last);
         assert_eq!(ContainerEnd::read(&*disk, SECOND).await.unwrap(), Some(closed));
-        assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Closed);
+        assert_eq!(retired.record(SECOND).unwrap().state, ReplicaState::Closed);
     }
 }
 
@@ -438,17 +438,17 @@ async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
     let failure = retired.quasi_close(&host()).await.unwrap_err();
     assert!(failure.to_string().contains("the log is missing"), "{failure}");
     assert!(matches!(failure, EndFailure::LogLost(_)));
-    assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Open);
+    assert_eq!(retired.record(SECOND).unwrap().state, ReplicaState::Open);
     // The replica is not let go of before SCM knows.
     let untold = Retired { loss_is_told: false, disk: retired.disk.clone(), order: retired.order.clone() };
     let failure = untold.let_go(&host()).await.unwrap_err();
     assert!(matches!(failure, EndFailure::LogLost(_)), "{failure}");
-    assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Open);
+    assert_eq!(retired.record(SECOND).unwrap().state, ReplicaState::Open);
     retired.let_go(&host()).await.unwrap();
     let second = retired.record(SECOND).unwrap();
     assert_eq!(
         (second.state, second.last, second.committed),
-        (ContainerState::WithoutLog, Some(id(9)), LogIndex(8))
+        (ReplicaState::WithoutLog, Some(id(9)), LogIndex(8))
     );
     assert!(spec_file::read(&*retired.disk.real, PIPELINE).await.unwrap().is_none());
 }
@@ -461,11 +461,11 @@ async fn a_replica_without_its_log_has_what_stands_in_its_containers_however_old
     // The first container, and up to where the second one is known to be committed.
     let cases = [
         // The roll need not have been committed.
-        (1, ContainerState::WithoutLog, 0),
-        (5, ContainerState::WithoutLog, 0),
+        (1, ReplicaState::WithoutLog, 0),
+        (5, ReplicaState::WithoutLog, 0),
         // SCM keeps what is known to be committed: the roll that opened the second one stands in the first.
-        (6, ContainerState::Closed, 0),
-        (8, ContainerState::Closed, 8),
+        (6, ReplicaState::Closed, 0),
+        (8, ReplicaState::Closed, 8),
     ];
     for (applied, of_first, committed) in cases {
         let left = Left::with_index_of(applied).await;
@@ -474,7 +474,7 @@ async fn a_replica_without_its_log_has_what_stands_in_its_containers_however_old
         retired.let_go(&host()).await.unwrap();
         let (first, second) = (retired.record(FIRST).unwrap(), retired.record(SECOND).unwrap());
         assert_eq!((first.state, first.last), (of_first, Some(id(6))), "{applied}");
-        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(9))), "{applied}");
+        assert_eq!((second.state, second.last), (ReplicaState::WithoutLog, Some(id(9))), "{applied}");
         assert_eq!(second.committed, LogIndex(committed), "{applied}");
         assert_eq!(retired.read_all().await, whole, "{applied}");
         for container in [FIRST, SECOND] {
@@ -503,7 +503,7 @@ async fn a_replica_without_its_log_says_so_whatever_crashes() {
         let expected = (whole.read_all().await, whole.ends());
         assert_eq!(whole.record(END), None);
         let second = whole.record(SECOND).unwrap();
-        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(last))));
+        assert_eq!((second.state, second.last), (ReplicaState::WithoutLog, Some(id(last))));
         for changes in 0.. {
             let (left, first, is_done) = cut_short(&template, changes, memory).await;
             let after = left.copy();
@@ -537,7 +537,7 @@ async fn a_replica_without_its_log_says_what_is_damaged_of_it() {
         let retired = retired(&left, usize::MAX).await;
         retired.let_go(&host()).await.unwrap();
         let second = retired.record(SECOND).unwrap();
-        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(last))), "{at}");
+        assert_eq!((second.state, second.last), (ReplicaState::WithoutLog, Some(id(last))), "{at}");
         assert!(retired.disk.index.unhealthy(SECOND).unwrap().is_some(), "{at}");
     }
 }
@@ -573,7 +573,7 @@ async fn a_replica_without_its_log_ends_before_a_record_that_a_crash_has_torn() 
         let retired = retired(&left, usize::MAX).await;
         retired.let_go(&host()).await.unwrap();
         let second = retired.record(SECOND).unwrap();
-        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, Some(id(ends))), "{harm}");
+        assert_eq!((second.state, second.last), (ReplicaState::WithoutLog, Some(id(ends))), "{harm}");
         let unhealthy = retired.disk.index.unhealthy(SECOND).unwrap();
         assert_eq!(unhealthy.is_none(), is_healthy, "{harm}: {unhealthy:?}");
         let is_cut = left.bytes_of_file(SEGMENT) < bytes_before;
@@ -599,7 +599,7 @@ async fn a_container_whose_row_was_never_flushed_is_filed_when_its_log_is_lost()
         let second = retired.record(SECOND).unwrap();
         assert_eq!(
             (second.pipeline, second.state, second.last),
-            (PIPELINE, ContainerState::WithoutLog, Some(id(9)))
+            (PIPELINE, ReplicaState::WithoutLog, Some(id(9)))
         );
         assert!(
             retired.disk.index.unhealthy(SECOND).unwrap().is_some(),
@@ -625,7 +625,7 @@ async fn nothing_stays_of_a_creation_that_ended_before_its_log_began() {
     let left = new_disk(dir.path()).await;
     let container = left.order.first_container;
     left.begin_creation().await;
-    assert_eq!(left.record(container).unwrap().state, ContainerState::Open);
+    assert_eq!(left.record(container).unwrap().state, ReplicaState::Open);
     for _ in 0..2 {
         left.let_go(&host()).await.unwrap();
         assert!(left.is_forgotten());
@@ -688,7 +688,7 @@ async fn a_creation_that_began_its_log_ends_like_any_replica() {
     left.open_group().await.unwrap();
     left.let_go(&host()).await.unwrap();
     assert!(left.is_forgotten());
-    assert_eq!(left.record(container).unwrap().state, ContainerState::QuasiClosed);
+    assert_eq!(left.record(container).unwrap().state, ReplicaState::QuasiClosed);
     assert_eq!(left.disk.index.unhealthy(container).unwrap(), None);
 }
 
@@ -726,11 +726,11 @@ async fn a_log_that_the_medium_does_not_give_back_is_a_lost_one() {
         let retired = Retired { loss_is_told: false, ..on_hooked_disk(&left.root(), failing).await };
         let failure = retired.quasi_close(&host()).await.expect_err("its log cannot be read");
         assert_eq!(matches!(failure, EndFailure::LogLost(_)), is_lost, "{failure}");
-        assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Open, "SCM is to hear it first");
+        assert_eq!(retired.record(SECOND).unwrap().state, ReplicaState::Open, "SCM is to hear it first");
         let told = Retired { loss_is_told: true, ..retired };
         assert_eq!(told.let_go(&host()).await.is_ok(), is_lost);
         if is_lost {
-            assert_eq!(told.record(SECOND).unwrap().state, ContainerState::WithoutLog);
+            assert_eq!(told.record(SECOND).unwrap().state, ReplicaState::WithoutLog);
         }
     }
 }
@@ -747,7 +747,7 @@ async fn a_replica_of_which_its_record_alone_is_left_has_lost_its_log() {
     let failure = left.quasi_close(&host()).await.expect_err("its log is lost");
     assert!(matches!(failure, EndFailure::LogLost(_)), "{failure}");
     left.let_go(&host()).await.unwrap();
-    assert_eq!(left.record(container).unwrap().state, ContainerState::WithoutLog);
+    assert_eq!(left.record(container).unwrap().state, ReplicaState::WithoutLog);
 }
 
 /// A replica that ended came back, voted and appended, when the 32 bytes were lost that said so.
@@ -774,7 +774,7 @@ async fn a_container_whose_log_is_lost_is_no_interrupted_creation() {
     left.open_group().await.unwrap();
     left.disk.real.remove_dir_all(&format!("{GROUPS_DIR}/pipeline-3")).await.unwrap();
     left.let_go(&host()).await.unwrap();
-    assert_eq!(left.record(container).unwrap().state, ContainerState::WithoutLog);
+    assert_eq!(left.record(container).unwrap().state, ReplicaState::WithoutLog);
 }
 
 /// An index that was rebuilt may say that such a container is open.
@@ -794,12 +794,12 @@ async fn a_container_that_is_open_after_its_pipeline_is_gone_proves_nothing() {
         }
         let second = again.record(SECOND).unwrap();
         let last = Some(LogId { term: Term(1), index: LogIndex(10) });
-        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, last));
+        assert_eq!((second.state, second.last), (ReplicaState::WithoutLog, last));
         assert!(
             again.disk.index.unhealthy(SECOND).unwrap().is_some(),
             "it has records, and answers for none"
         );
-        assert_eq!(again.record(FIRST).unwrap().state, ContainerState::Closed);
+        assert_eq!(again.record(FIRST).unwrap().state, ReplicaState::Closed);
         assert!(again.is_removed().await);
     }
 }
@@ -826,7 +826,7 @@ async fn an_index_is_rebuilt_around_a_copy_that_stands_in_place_of_what_was_dele
     let dir = "containers/0000000000000065";
     imported_file::write(&RealDisk::open(&left.root(), 1).unwrap(), dir, &manifest).await.unwrap();
     // Nobody can say whether a replica that is not here was deleted, or lost with the index.
-    let (state, lost) = (ContainerState::WithoutLog, ContainerRecord::opened(PIPELINE, FIRST));
+    let (state, lost) = (ReplicaState::WithoutLog, ContainerRecord::opened(PIPELINE, FIRST));
     for (is_there, expected) in [(true, copied), (false, Some(ContainerRecord { state, ..lost }))] {
         if !is_there {
             left.lose(dir);

@@ -1,7 +1,7 @@
 //! Telling which blocks a replica of a closed container has, a part at a time.
 
 use super::Served;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use proto::datanode::{ListBlocksRequest, ListBlocksResponse};
 use proto::{Code, Failure, Retry};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub(super) async fn list(served: &Served, request: ListBlocksRequest) -> Result<
     let read = disk.index.with(move |index| {
         let _held = held_while_reading;
         let record = index.container(container)?;
-        let is_closed = record.is_some_and(|record| record.state == ContainerState::Closed);
+        let is_closed = record.is_some_and(|record| record.state == ReplicaState::Closed);
         if !is_closed {
             return Ok(None);
         }

@@ -6,7 +6,7 @@ use super::Served;
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::hash;
-use crate::index::records::ContainerState;
+use crate::index::records::ReplicaState;
 use crate::layout::{OWNERS_DIR, container_dir};
 use bytes::{Bytes, BytesMut};
 use proto::datanode::{
@@ -61,7 +61,7 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
     if let Some(why) = replica.unhealthy {
         return Err(elsewhere(Code::Corrupt, format!("container {container} is unhealthy here: {why}")));
     }
-    if replica.state != ContainerState::Closed {
+    if replica.state != ReplicaState::Closed {
         return Err(elsewhere(Code::NotYet, format!("container {container} is not closed here")));
     }
     let disk = served.disks.get(replica.disk).cloned();

@@ -52,16 +52,16 @@ struct Run {
 }
 
 /// The reason why a run ends before its end.
-enum End {
+enum Stopped {
     /// This leader cannot go on. It tries again, or the next one does.
     Later(Failure),
     /// The bucket is to stay where it is.
     Undone(String),
 }
 
-impl From<Failure> for End {
-    fn from(failure: Failure) -> End {
-        End::Later(failure)
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Stopped {
+        Stopped::Later(failure)
     }
 }
 
@@ -82,8 +82,8 @@ impl Sender {
         let begun = Instant::now();
         let settled = match self.send().await {
             Ok(()) => self.settle(None).await,
-            Err(End::Undone(why)) => self.settle(Some(why)).await,
-            Err(End::Later(failure)) => Err(failure),
+            Err(Stopped::Undone(why)) => self.settle(Some(why)).await,
+            Err(Stopped::Later(failure)) => Err(failure),
         };
         match settled {
             Ok(true) => info!(number, attempt, to, took = ?begun.elapsed(), "the bucket has moved"),
@@ -92,13 +92,15 @@ impl Sender {
         }
     }
 
-    async fn send(&self) -> Result<(), End> {
+    async fn send(&self) -> Result<(), Stopped> {
         let BucketMove { number, attempt, .. } = self.moved;
         // The tap is opened before the run begins: what changes from there on is seen.
         let tap = self.replica.followed.taps.open(BucketNumber(number));
         let begun = self.change::<BeginRun>(BeginRunCommand { number, attempt }).await?;
         if begun.is_frozen {
-            return Err(End::Undone("another member leads its group since its changes waited".to_owned()));
+            return Err(Stopped::Undone(
+                "another member leads its group since its changes waited".to_owned(),
+            ));
         }
         let mut run = Run { run: begun.run, seq: 0, parts: Parts::new(BucketNumber(number), tap) };
         // Send all there is, and what has changed meanwhile, until little is left.
@@ -115,19 +117,19 @@ impl Sender {
         let freeze = FreezeBucketCommand { number, attempt, run: run.run };
         self.change::<FreezeBucket>(freeze).await?;
         match timeout(FROZEN_MAX, self.send_rest(run)).await {
-            Ok(Err(End::Later(failure))) => Err(End::Undone(failure.to_string())),
+            Ok(Err(Stopped::Later(failure))) => Err(Stopped::Undone(failure.to_string())),
             Ok(sent) => sent,
             Err(_) => {
                 let why =
                     "changes of the bucket waited, and the other group had not taken the last ones within";
-                Err(End::Undone(format!("{why} {FROZEN_MAX:?}")))
+                Err(Stopped::Undone(format!("{why} {FROZEN_MAX:?}")))
             }
         }
     }
 
     /// Whether the root answers, and waits for the end of this attempt: while nobody can settle it, changes
     /// need not wait.
-    async fn root_waits(&self) -> Result<bool, End> {
+    async fn root_waits(&self) -> Result<bool, Stopped> {
         if let Err(failure) = self.moves.others.groups.check_room(ROOT) {
             debug!(number = self.moved.number, %failure, "changes wait for a root that can settle the move");
             sleep(ROOT_PAUSE).await;
@@ -143,11 +145,11 @@ impl Sender {
                 match found.stage() == BucketStage::BucketMoving && last == Some(self.moved) {
                     true => Ok(true),
                     // The root has settled the attempt, or knows of none, as after a forced reset.
-                    false => Err(End::Undone("the root does not wait for it".to_owned())),
+                    false => Err(Stopped::Undone("the root does not wait for it".to_owned())),
                 }
             }
             // The root has no such bucket, as after a forced reset.
-            Err(failure) if failure.retry == Retry::No => Err(End::Undone(failure.to_string())),
+            Err(failure) if failure.retry == Retry::No => Err(Stopped::Undone(failure.to_string())),
             Err(failure) => {
                 debug!(number = self.moved.number, %failure, "ask the root before changes wait");
                 sleep(ROOT_PAUSE).await;
@@ -157,7 +159,7 @@ impl Sender {
     }
 
     /// Sends what is left of the bucket, which changes no more, and its record.
-    async fn send_rest(&self, mut run: Run) -> Result<(), End> {
+    async fn send_rest(&self, mut run: Run) -> Result<(), Stopped> {
         loop {
             let part;
             (run, part) = self.read(run).await?;
@@ -170,14 +172,14 @@ impl Sender {
         }
     }
 
-    async fn read(&self, mut run: Run) -> Result<(Run, Part), End> {
+    async fn read(&self, mut run: Run) -> Result<(Run, Part), Stopped> {
         let db = self.replica.dbs.current();
         let read = raft::blocking(move || {
             let part = run.parts.next(&db);
             part.map(|part| (run, part))
         });
         let read = read.await.map_err(|error| Failure::internal(format!("read a bucket: {error}")))?;
-        read.map_err(|error| End::Undone(format!("{error:#}")))
+        read.map_err(|error| Stopped::Undone(format!("{error:#}")))
     }
 
     fn record(&self) -> Result<BucketRecord, Failure> {
@@ -187,7 +189,12 @@ impl Sender {
     }
 
     /// Sends a part until the other group has taken it.
-    async fn hand_over(&self, run: &mut Run, part: Part, record: Option<BucketRecord>) -> Result<(), End> {
+    async fn hand_over(
+        &self,
+        run: &mut Run,
+        part: Part,
+        record: Option<BucketRecord>,
+    ) -> Result<(), Stopped> {
         let Part { rows, requests, bytes, .. } = part;
         if rows.is_empty() && requests.is_empty() && record.is_none() {
             return Ok(());
@@ -207,7 +214,7 @@ impl Sender {
                 Ok(Outcome::Sweeping) => heard = Instant::now(),
                 Ok(Outcome::Over) => return Err(over(seq)),
                 Err(failure) if failure.retry == Retry::No || heard.elapsed() > PATIENCE => {
-                    return Err(End::Undone(failure.to_string()));
+                    return Err(Stopped::Undone(failure.to_string()));
                 }
                 Err(failure) => debug!(number = self.moved.number, %failure, "send a part of a bucket"),
             }
@@ -293,9 +300,9 @@ impl Sender {
 /// The end of a run of which the other group takes nothing. One of whose parts it took none is, nearly
 /// always, of an attempt that has ended there; where it is a deposed leader's, the attempt is undone for
 /// nothing.
-fn over(seq: u64) -> End {
+fn over(seq: u64) -> Stopped {
     match seq {
-        1 => End::Undone("the other group knows this attempt as one that has ended".to_owned()),
-        _ => End::Later(Failure::new(Code::NotHere, "another run has begun")),
+        1 => Stopped::Undone("the other group knows this attempt as one that has ended".to_owned()),
+        _ => Stopped::Later(Failure::new(Code::NotHere, "another run has begun")),
     }
 }

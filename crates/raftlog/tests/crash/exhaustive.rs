@@ -1,4 +1,5 @@
-//! Small scripts, crashed before and after every step, and again before and after every step of the recovery.
+//! Small scripts, crashed before and after every step, and again on the way of the recovery: at every third step
+//! of it, another third after each kind of death, and at all of them where `FLOTILLA_EXHAUSTIVE` is set.
 
 use crate::driver::Action;
 use crate::liar::Lie;
@@ -23,6 +24,9 @@ const FEWER_DEATHS: [Death; 4] = [
     Death::Power(Loss::Random(1)),
     Death::Power(Loss::Random(2)),
 ];
+
+/// The steps of a recovery between two second crashes. Odd, as every other step is crashed after and not before.
+const SECOND_CRASHES_APART: usize = 3;
 
 /// Records of 400 bytes and less stand several to a segment, larger ones alone.
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 1000;
@@ -224,16 +228,18 @@ pub(crate) fn exhaust_deaths(script: Script, deaths: &[Death]) {
     };
     let steps = run(None, Death::Process, None).unwrap().steps;
     assert!(steps > 5, "the script does too little");
+    let apart = if std::env::var_os("FLOTILLA_EXHAUSTIVE").is_some() { 1 } else { SECOND_CRASHES_APART };
     for step in 0..steps {
         for point in [CrashPoint::Before(step), CrashPoint::After(step)] {
-            for &death in deaths {
+            for (nth, &death) in deaths.iter().enumerate() {
                 let context = |why: String, again: Option<(CrashPoint, Death)>| {
                     format!("crash {point:?}, {death:?}, then {again:?}: {why}\nscript: {script:?}")
                 };
                 let recovery =
                     run(Some(point), death, None).unwrap_or_else(|why| panic!("{}", context(why, None)));
                 then_lives_on(point, death).unwrap_or_else(|why| panic!("{}", context(why, None)));
-                for step in 0..recovery.recovery_steps {
+                for step in (nth % apart..recovery.recovery_steps as usize).step_by(apart) {
+                    let step = step as u64;
                     let again = match step % 2 {
                         0 => (CrashPoint::Before(step), Death::Power(Loss::Random(step))),
                         _ => (CrashPoint::After(step), Death::Power(Loss::AllUnsynced)),

@@ -30,7 +30,7 @@ async fn every_acknowledged_entry_is_in_every_image_of_the_directory() {
             let mut next = 0;
             while !stop.load(Ordering::SeqCst) {
                 if next >= allowed.load(Ordering::SeqCst) {
-                    tokio::task::yield_now().await;
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
                     continue;
                 }
                 if next % 50 == 0 {
@@ -56,7 +56,7 @@ async fn every_acknowledged_entry_is_in_every_image_of_the_directory() {
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
         while acknowledged.load(Ordering::SeqCst) < seen + 20 {
             assert!(tokio::time::Instant::now() < deadline, "the writer makes no progress");
-            tokio::task::yield_now().await;
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
         let (entries_min, vote_min) = (acknowledged.load(Ordering::SeqCst), voted.load(Ordering::SeqCst));
         seen = entries_min;

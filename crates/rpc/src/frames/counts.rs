@@ -14,7 +14,7 @@ const ENDED: Metric = Metric {
 
 /// The reason why a connection ended. Numbers index counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum CloseReason {
     /// The other side closed it.
     Closed,
     /// Reading or writing failed.
@@ -35,17 +35,17 @@ pub enum End {
     Stopping,
 }
 
-impl End {
-    const ALL: [(End, &str); 9] = [
-        (End::Closed, "closed"),
-        (End::Broken, "broken"),
-        (End::Silent, "silent"),
-        (End::Deaf, "deaf"),
-        (End::Resets, "resets"),
-        (End::Malformed, "malformed"),
-        (End::Version, "version"),
-        (End::NoHello, "no_hello"),
-        (End::Stopping, "stopping"),
+impl CloseReason {
+    const ALL: [(CloseReason, &str); 9] = [
+        (CloseReason::Closed, "closed"),
+        (CloseReason::Broken, "broken"),
+        (CloseReason::Silent, "silent"),
+        (CloseReason::Deaf, "deaf"),
+        (CloseReason::Resets, "resets"),
+        (CloseReason::Malformed, "malformed"),
+        (CloseReason::Version, "version"),
+        (CloseReason::NoHello, "no_hello"),
+        (CloseReason::Stopping, "stopping"),
     ];
 }
 
@@ -58,7 +58,7 @@ pub struct FrameCounts {
     pub answers_not_taken: Counter,
     /// Calls that were given up, as they were sent more than they read.
     pub calls_unread: Counter,
-    ended: [Counter; End::ALL.len()],
+    ended: [Counter; CloseReason::ALL.len()],
 }
 
 impl FrameCounts {
@@ -68,14 +68,14 @@ impl FrameCounts {
         &OF_CLIENTS
     }
 
-    pub fn ended(&self, end: End) -> &Counter {
+    pub fn ended(&self, end: CloseReason) -> &Counter {
         &self.ended[end as usize]
     }
 
     pub(crate) fn expose(&self, exposition: &mut Exposition, end: &str) {
         exposition.counter(FRAMES, &[("end", end)], self.frames_sent.get());
         exposition.counter(WRITES, &[("end", end)], self.writes.get());
-        for (reason, name) in End::ALL {
+        for (reason, name) in CloseReason::ALL {
             exposition.counter(ENDED, &[("end", end), ("reason", name)], self.ended(reason).get());
         }
     }

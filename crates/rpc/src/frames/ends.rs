@@ -1,4 +1,4 @@
-use super::counts::End;
+use super::counts::CloseReason;
 use super::wire::Wire;
 use std::sync::Arc;
 use tonic::Status;
@@ -7,16 +7,16 @@ use tonic::Status;
 /// counted.
 pub(super) struct Ends {
     wire: Arc<Wire>,
-    why: End,
+    why: CloseReason,
 }
 
 impl Ends {
     pub(super) fn of(wire: &Arc<Wire>) -> Ends {
-        Ends { wire: wire.clone(), why: End::Stopping }
+        Ends { wire: wire.clone(), why: CloseReason::Stopping }
     }
 
     /// Ends the connection's calls now, and has its end counted for this reason.
-    pub(super) fn end(&mut self, why: End, said: String) {
+    pub(super) fn end(&mut self, why: CloseReason, said: String) {
         self.why = why;
         self.wire.end(&Status::unavailable(said));
     }

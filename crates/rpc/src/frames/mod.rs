@@ -24,7 +24,7 @@ mod writer;
 
 pub(crate) use client::FrameLink;
 pub use client::NotConnected;
-pub use counts::{End, FrameCounts};
+pub use counts::{CloseReason, FrameCounts};
 pub(crate) use head::FIRST_BYTE;
 pub(crate) use server::serve;
 pub use writer::NOTHING_TAKEN_MAX;

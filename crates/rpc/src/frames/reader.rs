@@ -1,4 +1,4 @@
-use super::counts::End;
+use super::counts::CloseReason;
 use super::head::{HEAD_BYTES, Head, Kind, Malformed};
 use super::wire::Wire;
 use crate::limits::SILENCE_MAX;
@@ -35,15 +35,15 @@ pub(super) enum Ended {
 
 impl Ended {
     /// The end that is counted for this reason.
-    pub(super) fn end(&self) -> End {
+    pub(super) fn end(&self) -> CloseReason {
         match self {
-            Ended::Closed => End::Closed,
-            Ended::Broken(_) => End::Broken,
-            Ended::Silent => End::Silent,
-            Ended::Deaf(_) => End::Deaf,
-            Ended::Malformed(Malformed::Resets) => End::Resets,
-            Ended::Malformed(Malformed::Version(_)) => End::Version,
-            Ended::Malformed(_) => End::Malformed,
+            Ended::Closed => CloseReason::Closed,
+            Ended::Broken(_) => CloseReason::Broken,
+            Ended::Silent => CloseReason::Silent,
+            Ended::Deaf(_) => CloseReason::Deaf,
+            Ended::Malformed(Malformed::Resets) => CloseReason::Resets,
+            Ended::Malformed(Malformed::Version(_)) => CloseReason::Version,
+            Ended::Malformed(_) => CloseReason::Malformed,
         }
     }
 }

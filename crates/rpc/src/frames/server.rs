@@ -1,5 +1,5 @@
 use super::body::{Call, Events, Incoming, send};
-use super::counts::{End, FrameCounts};
+use super::counts::{CloseReason, FrameCounts};
 use super::ends::Ends;
 use super::head::{HELLO_BYTES, Head, Kind, Malformed, heard, hello};
 use super::headers;
@@ -60,12 +60,12 @@ pub(crate) async fn serve<S: Calls>(
     let windows = Windows::default();
     let mut said = [0; HELLO_BYTES];
     if !matches!(tokio::time::timeout(HELLO_MAX, input.read_exact(&mut said)).await, Ok(Ok(_))) {
-        counts.ended(End::NoHello).count();
+        counts.ended(CloseReason::NoHello).count();
         return;
     }
     // A client that speaks another version hears which one this is.
     if output.write_all(&hello(windows)).await.is_err() {
-        counts.ended(End::Broken).count();
+        counts.ended(CloseReason::Broken).count();
         return;
     }
     let peer = match heard(&said) {
@@ -92,7 +92,7 @@ pub(crate) async fn serve<S: Calls>(
             tracing::debug!(from = ?peer, %ended, "cannot write to a connection");
             ends.end(ended.end(), ended.to_string());
         }
-        () = leave(&wire, &stop) => ends.end(End::Stopping, "the process is stopping".to_owned()),
+        () = leave(&wire, &stop) => ends.end(CloseReason::Stopping, "the process is stopping".to_owned()),
     };
     // What the writer has not written by then stays unwritten.
     let _ = tokio::time::timeout(FLUSH_MAX, writing.join_next()).await;

@@ -1,6 +1,6 @@
 use super::head::{HEAD_BYTES, HELLO_BYTES, Head, Kind, hello};
 use super::wire::Wire;
-use super::{End, FrameCounts, FrameLink, headers, serve};
+use super::{CloseReason, FrameCounts, FrameLink, headers, serve};
 use crate::limits::{PING_INTERVAL, RESETS_PER_SECOND_MAX, SILENCE_MAX, Windows};
 use crate::{Gate, GateOptions};
 use bytes::{Bytes, BytesMut};
@@ -577,7 +577,7 @@ async fn an_answer_of_which_nothing_is_taken_ends_with_a_status_and_its_connecti
     assert_eq!(ended, [4, 6]);
     drop(pipe.io);
     pipe.serving.await.unwrap();
-    assert_eq!(pipe.counts.ended(End::Closed).get(), 1);
+    assert_eq!(pipe.counts.ended(CloseReason::Closed).get(), 1);
 }
 
 /// A client that lets everything be sent, says again and again that it is there, and never reads.
@@ -595,7 +595,7 @@ async fn a_connection_whose_socket_takes_nothing_is_over_with_all_that_waits_for
     let stood = begun.elapsed();
     assert!((60..70).contains(&stood.as_secs()), "{stood:?}");
     pipe.serving.await.unwrap();
-    assert_eq!(pipe.counts.ended(End::Deaf).get(), 1);
+    assert_eq!(pipe.counts.ended(CloseReason::Deaf).get(), 1);
     until_working(&pipe.working, 0).await;
 }
 
@@ -614,7 +614,7 @@ async fn who_asks_is_not_asked_whether_he_is_there() {
     let mut nothing = [0];
     assert_eq!(pipe.io.read(&mut nothing).await.unwrap(), 0, "who does not answer is gone");
     assert_eq!(heard.elapsed().as_secs(), SILENCE_MAX.as_secs());
-    assert_eq!(pipe.counts.ended(End::Silent).get(), 1);
+    assert_eq!(pipe.counts.ended(CloseReason::Silent).get(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -635,7 +635,7 @@ async fn who_gives_up_more_calls_than_may_be_under_way_in_a_second_is_cut_off() 
     let call = [opened(next, "/never"), frame(Kind::Reset, next, b"", false)].concat();
     let _ = pipe.io.write_all(&call).await;
     pipe.serving.await.unwrap();
-    assert_eq!(pipe.counts.ended(End::Resets).get(), 1);
+    assert_eq!(pipe.counts.ended(CloseReason::Resets).get(), 1);
     until_working(&pipe.working, 0).await;
 }
 
@@ -676,7 +676,7 @@ async fn half_sent_messages_have_their_room_and_their_time_and_their_connection_
         (5, &"0".parse().unwrap())
     );
     until_working(&pipe.working, 0).await;
-    assert_eq!(pipe.counts.ended(End::Closed).get(), 0);
+    assert_eq!(pipe.counts.ended(CloseReason::Closed).get(), 0);
 }
 
 #[tokio::test(start_paused = true)]

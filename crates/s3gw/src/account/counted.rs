@@ -1,7 +1,7 @@
 //! Counts of requests, for Prometheus: docs/metrics.md.
 
 use super::Account;
-use super::told::End;
+use super::told::RequestEnd;
 use axum::http::StatusCode;
 use metrics::{Counter, Exposition, Histogram, Metric};
 use std::collections::BTreeMap;
@@ -70,15 +70,15 @@ enum Class {
 impl Class {
     const NAMES: [&str; 7] = ["2xx", "3xx", "4xx", "501", "5xx", "left", "cut"];
 
-    fn of(end: End, status: Option<StatusCode>) -> Class {
+    fn of(end: RequestEnd, status: Option<StatusCode>) -> Class {
         match (end, status) {
-            (End::Left, _) | (End::Done, None) => Class::Left,
-            (End::Cut, _) => Class::Cut,
-            (End::Done, Some(StatusCode::NOT_IMPLEMENTED)) => Class::Unknown,
-            (End::Done, Some(status)) if status.is_server_error() => Class::Failed,
-            (End::Done, Some(status)) if status.is_client_error() => Class::Refused,
-            (End::Done, Some(status)) if status.is_redirection() => Class::Redirected,
-            (End::Done, Some(_)) => Class::Served,
+            (RequestEnd::Left, _) | (RequestEnd::Done, None) => Class::Left,
+            (RequestEnd::Cut, _) => Class::Cut,
+            (RequestEnd::Done, Some(StatusCode::NOT_IMPLEMENTED)) => Class::Unknown,
+            (RequestEnd::Done, Some(status)) if status.is_server_error() => Class::Failed,
+            (RequestEnd::Done, Some(status)) if status.is_client_error() => Class::Refused,
+            (RequestEnd::Done, Some(status)) if status.is_redirection() => Class::Redirected,
+            (RequestEnd::Done, Some(_)) => Class::Served,
         }
     }
 }
@@ -130,7 +130,7 @@ impl Counted {
         if let Some(time) = account.first_byte {
             requests.first_byte.record_duration(time);
         }
-        if account.end != End::Left {
+        if account.end != RequestEnd::Left {
             requests.seconds.record_duration(time);
         }
     }

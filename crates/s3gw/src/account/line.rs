@@ -1,4 +1,4 @@
-use super::told::{End, Written};
+use super::told::{RequestEnd, Written};
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use serde::Serialize;
@@ -16,7 +16,7 @@ pub(super) struct Line {
     pub(super) written: Written,
     pub(super) operation: Option<&'static str>,
     pub(super) status: Option<u16>,
-    pub(super) end: End,
+    pub(super) end: RequestEnd,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
     pub(super) time: Duration,
@@ -160,7 +160,7 @@ mod tests {
             written,
             operation: Some("GetObject"),
             status: Some(200),
-            end: End::Done,
+            end: RequestEnd::Done,
             received_bytes: 0,
             sent_bytes: 7,
             time: Duration::from_nanos(1_234_567),

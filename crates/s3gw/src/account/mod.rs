@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Instant;
-use told::{End, Written, kept};
+use told::{RequestEnd, Written, kept};
 use types::{Clock, SystemClock};
 
 /// The requests of one gateway: what is counted of them, and where they are written down.
@@ -71,7 +71,7 @@ impl Accounts {
             refused_for: None,
             first_byte: None,
             sent_bytes: 0,
-            end: End::Left,
+            end: RequestEnd::Left,
         }
     }
 }
@@ -87,7 +87,7 @@ pub(crate) struct Account {
     refused_for: Option<&'static str>,
     first_byte: Option<Duration>,
     sent_bytes: u64,
-    end: End,
+    end: RequestEnd,
 }
 
 impl Account {
@@ -108,7 +108,7 @@ impl Account {
         // An answer without a body is not asked for more: the head is all there is.
         if body.is_end_stream() {
             self.first_byte = Some(self.begun.elapsed());
-            self.end = End::Done;
+            self.end = RequestEnd::Done;
             return response;
         }
         // An object's body does not know its own length; the HTTP layer goes by what the head says.
@@ -122,7 +122,7 @@ impl Account {
     pub(crate) fn answer_head(mut self, response: Response) -> Response {
         self.status = Some(response.status());
         self.first_byte = Some(self.begun.elapsed());
-        self.end = End::Done;
+        self.end = RequestEnd::Done;
         response
     }
 
@@ -136,7 +136,7 @@ impl Drop for Account {
     fn drop(&mut self) {
         // An answer about a body that broke off reaches nobody.
         if self.progress.stage() == Stage::Broken {
-            self.end = End::Left;
+            self.end = RequestEnd::Left;
         }
         let time = self.begun.elapsed();
         self.accounts.counted.close(self, time);
@@ -185,9 +185,9 @@ impl HttpBody for Answer {
             None => this.left_bytes.is_none_or(|left| left == 0),
         };
         this.account.end = match &frame {
-            _ if ended => End::Done,
-            Some(Ok(_)) => End::Left,
-            Some(Err(_)) | None => End::Cut,
+            _ if ended => RequestEnd::Done,
+            Some(Ok(_)) => RequestEnd::Left,
+            Some(Err(_)) | None => RequestEnd::Cut,
         };
         Poll::Ready(frame)
     }

@@ -70,7 +70,7 @@ impl Told {
 
 /// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RequestEnd {
     /// Its answer was handed over to the last byte.
     Done,
     /// Its connection ended before that: the client closed it, or was let go of.
@@ -79,12 +79,12 @@ pub(super) enum End {
     Cut,
 }
 
-impl End {
+impl RequestEnd {
     pub(super) fn name(self) -> &'static str {
         match self {
-            End::Done => "done",
-            End::Left => "left",
-            End::Cut => "cut",
+            RequestEnd::Done => "done",
+            RequestEnd::Left => "left",
+            RequestEnd::Cut => "cut",
         }
     }
 }

@@ -3,67 +3,45 @@
 //! through, the protocol layer takes as it is: it has no keys, sees no signature, and finds only paths with
 //! the bucket in front.
 
+mod body;
 mod elements;
 mod hosts;
 mod nothing;
 mod operations;
 mod query;
+mod refusals;
 mod signature;
 
 use crate::account::Told;
-use crate::checksum::{Algorithm, Hasher, decode_md5};
-use crate::chunked::Chunked;
 use crate::error::{GatewayError, Result};
 use crate::options::GatewayOptions;
-use crate::payload::{Coding, Payload, Trailers};
+use crate::payload::Payload;
 use crate::request_body::Progress;
 use axum::body::Body;
-use axum::http::header::{
-    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, TRANSFER_ENCODING,
-};
+use axum::http::header::{CONTENT_LENGTH, HOST};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use body::{document, payload, refuse_unannounced};
 use bytes::Bytes;
-use elements::Refused;
 use hosts::{Addressing, Hosts};
-use httpd::{BodyMemory, Room};
-use md5::{Digest, Md5};
+use httpd::BodyMemory;
 use nothing::{is_sum_of_nothing, take_sums_of_nothing};
-use operations::{Operation, Scope, Sums};
+use operations::Scope;
 use query::Query;
+pub(crate) use refusals::waits_for_100;
+use refusals::{
+    refuse_empty, refuse_forms, refuse_other_encodings, refuse_other_expectations, refuse_other_owners,
+    refuse_other_types, refuse_other_versions, refuse_repeated, refuse_signed_numbers, refuse_tokens,
+    refuse_unsigned, refuse_version_2,
+};
 pub(crate) use signature::Seed;
-use signature::{Covered, KeyPair, Verified};
+use signature::{Covered, KeyPair};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
 /// The owner of everything, as `x-amz-expected-bucket-owner` and access lists name it.
 pub(crate) const OWNER: &str = "flotilla";
-
-const API_VERSION: &str = "2006-03-01";
-
-/// Headers that a signature need not cover: how the body travels is told by headers that transports add
-/// afterwards, and cannot make another request of this one.
-const MAY_BE_UNSIGNED: [&str; 6] = [
-    "x-amz-checksum-algorithm",
-    "x-amz-content-sha256",
-    "x-amz-decoded-content-length",
-    "x-amz-sdk-checksum-algorithm",
-    "x-amz-trailer",
-    "x-amz-user-agent",
-];
-
-/// Headers that a request may have once at most: of two, each reader could see another one.
-const ONCE: [&str; 8] = [
-    "authorization",
-    "content-encoding",
-    "content-length",
-    "content-md5",
-    "content-type",
-    "host",
-    "if-match",
-    "if-none-match",
-];
 
 /// Headers that are for the gateway alone, and are not handed on to the protocol layer.
 const OURS: [&str; 5] = [
@@ -147,6 +125,7 @@ impl Admission {
         refuse_unsigned(&parts.headers, &verified.signed_headers)?;
         refuse_empty(&parts.headers)?;
         refuse_tokens(&parts.headers)?;
+        refuse_signed_numbers(&query)?;
         take_sums_of_nothing(&parts.method, &mut parts.headers);
 
         address(&mut parts, addressing, &query)?;
@@ -185,91 +164,6 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>> {
     headers.get(name).map(|value| value.to_str().map_err(invalid)).transpose()
 }
 
-/// Refuses signatures of Version 2: some clients presign with it unless told otherwise, and are told how.
-fn refuse_version_2(headers: &HeaderMap, query: &Query) -> Result<()> {
-    let is_old = |scheme: &[u8]| scheme.eq_ignore_ascii_case(b"AWS ");
-    let old_header =
-        headers.get_all(AUTHORIZATION).iter().any(|value| value.as_bytes().get(..4).is_some_and(is_old));
-    let is_old = |name: &str| ["awsaccesskeyid", "signature"].contains(&name.to_ascii_lowercase().as_str());
-    if !old_header && !query.names().any(is_old) {
-        return Ok(());
-    }
-    let why = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256: \
-               signature_version='s3v4' in boto3's and s3fs's Config, `aws configure set default.s3.signature_version s3v4` \
-               for the aws cli, signature_v2 = False for s3cmd (its signurl knows no other than Version 2).";
-    Err(GatewayError::InvalidRequest(why.to_owned()))
-}
-
-/// Refuses forms: a form's signature is inside its body, which would have to be read to look at it.
-fn refuse_forms(parts: &Parts) -> Result<()> {
-    let is_form = |value: &HeaderValue| {
-        let value = value.as_bytes().trim_ascii_start();
-        value.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"multipart/"))
-    };
-    if parts.method == Method::POST && parts.headers.get_all(CONTENT_TYPE).iter().any(is_form) {
-        return Err(GatewayError::NotImplemented("An upload by POST with a form"));
-    }
-    Ok(())
-}
-
-/// Whether the client sends no body before it has seen a 100.
-pub(crate) fn waits_for_100(headers: &HeaderMap) -> bool {
-    headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
-}
-
-/// Refuses other expectations than the one that a server can meet: a client that has another one waits for
-/// what never comes.
-fn refuse_other_expectations(headers: &HeaderMap) -> Result<()> {
-    if headers.get_all(EXPECT).iter().count() == usize::from(waits_for_100(headers)) {
-        return Ok(());
-    }
-    let why = "The only expectation that this gateway meets is 100-continue.";
-    Err(GatewayError::refused("ExpectationFailed", 417, why))
-}
-
-fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
-    // A header that is a list may come several times: together they are one.
-    let is_list = |name: &str| name.ends_with("object-attributes");
-    let counts = |name: &HeaderName| {
-        let name = name.as_str();
-        (operations::are_ours(name) && !is_list(name)) || ONCE.contains(&name)
-    };
-    match headers.keys().find(|name| counts(name) && headers.get_all(*name).iter().count() > 1) {
-        Some(name) => {
-            Err(GatewayError::InvalidArgument(format!("The header {name} is given more than once.")))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Refuses conditions, checksums and sources of copies that are empty: a client whose variable was empty has
-/// asked for one all the same.
-fn refuse_empty(headers: &HeaderMap) -> Result<()> {
-    let counts = |name: &str| {
-        matches!(name, "content-md5" | "if-match" | "if-none-match")
-            || ["if-modified", "if-unmodified", "x-amz-checksum-", "x-amz-copy-source"]
-                .iter()
-                .any(|begin| name.starts_with(begin))
-    };
-    match headers.iter().find(|(name, value)| value.is_empty() && counts(name.as_str())) {
-        Some((name, _)) => Err(GatewayError::InvalidArgument(format!("The header {name} is empty."))),
-        None => Ok(()),
-    }
-}
-
-/// Refuses what a body may be wrapped in for its way, other than chunks: it would be taken for the object.
-fn refuse_other_encodings(headers: &HeaderMap) -> Result<()> {
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    match (encodings.next(), encodings.next()) {
-        (None, _) => Ok(()),
-        (Some(only), None) if only.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
-        _ => {
-            let why = "A transfer encoding other than chunked is not implemented.";
-            Err(GatewayError::refused("NotImplemented", 501, why))
-        }
-    }
-}
-
 /// Sets the Host header from the URI's authority, where HTTP/2 has the host. Refuses two hosts: who stands in
 /// front of the gateway may have gone by the other one.
 fn set_host(parts: &mut Parts) -> Result<()> {
@@ -285,21 +179,6 @@ fn set_host(parts: &mut Parts) -> Result<()> {
             Ok(())
         }
     }
-}
-
-fn refuse_unsigned(headers: &HeaderMap, signed: &[String]) -> Result<()> {
-    let is_free = |name: &str| {
-        !(name.starts_with("x-amz-") || name.starts_with("x-flotilla-"))
-            || MAY_BE_UNSIGNED.contains(&name)
-            || signed.iter().any(|signed| signed == name)
-    };
-    let unsigned: Vec<&str> = headers.keys().map(HeaderName::as_str).filter(|name| !is_free(name)).collect();
-    if unsigned.is_empty() {
-        return Ok(());
-    }
-    let why =
-        format!("There were headers present in the request which were not signed: {}", unsigned.join(", "));
-    Err(GatewayError::refused("AccessDenied", 403, why))
 }
 
 /// Takes the parameters of a presigned URL that are not the operation's. SDKs put headers among them, which
@@ -325,15 +204,6 @@ fn take_presigned(query: &mut Query, headers: &mut HeaderMap) -> Result<Vec<Stri
         headers.insert(header, value);
     }
     Ok(names)
-}
-
-/// Refuses session tokens: there are no temporary keys, so who sends a token has the keys of another store.
-fn refuse_tokens(headers: &HeaderMap) -> Result<()> {
-    if headers.contains_key("x-amz-security-token") {
-        let why = "The provided token is malformed or otherwise invalid: this store gives out none.";
-        return Err(GatewayError::refused("InvalidToken", 400, why));
-    }
-    Ok(())
 }
 
 /// Rewrites the URI: with the bucket in the path, and with what is left of the query.
@@ -367,177 +237,6 @@ fn scope(path: &str) -> Scope {
     }
 }
 
-/// Refuses a request that expects another owner than the one there is: its client must not find a bucket.
-fn refuse_other_owners(headers: &HeaderMap) -> Result<()> {
-    for name in ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"] {
-        if text(headers, name)?.is_some_and(|owner| owner != OWNER) {
-            let why = format!("The bucket is not owned by whom {name} says: every owner is {OWNER}.");
-            return Err(GatewayError::refused("AccessDenied", 403, why));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses other versions of S3's API than the one there has been; the AWS SDK for C++ names it in every
-/// request.
-fn refuse_other_versions(headers: &HeaderMap) -> Result<()> {
-    match text(headers, "x-amz-api-version")? {
-        None | Some(API_VERSION) => Ok(()),
-        Some(_) => Err(GatewayError::NotImplemented("A version of the API other than 2006-03-01")),
-    }
-}
-
-/// Refuses a type of checksum that bytes of one request cannot have: theirs is of all of them, as minio-go
-/// says with each.
-fn refuse_other_types(operation: &Operation, headers: &HeaderMap) -> Result<()> {
-    let is_of_bytes = operation.body == operations::Body::Data;
-    match text(headers, "x-amz-checksum-type")?.filter(|_| is_of_bytes) {
-        None | Some("FULL_OBJECT") => Ok(()),
-        Some(_) => {
-            let why = "Value for x-amz-checksum-type header is invalid: bytes of one request have a checksum of FULL_OBJECT.";
-            Err(GatewayError::InvalidRequest(why.to_owned()))
-        }
-    }
-}
-
-/// Refuses a body that is not announced: of HTTP/1 only headers say that there is one. A client that forgot
-/// to announce its body would otherwise have made an empty object.
-fn refuse_unannounced(parts: &Parts) -> Result<()> {
-    let is_told = |name| parts.headers.contains_key(name);
-    if parts.version >= Version::HTTP_2 || is_told(CONTENT_LENGTH) || is_told(TRANSFER_ENCODING) {
-        return Ok(());
-    }
-    Err(without_length())
-}
-
-fn without_length() -> GatewayError {
-    GatewayError::refused("MissingContentLength", 411, "You must provide the Content-Length HTTP header.")
-}
-
-/// The payload of a body that travels as the request's headers say.
-fn payload(parts: &Parts, body: Body, progress: Progress, verified: Verified) -> Result<Payload> {
-    use axum::body::HttpBody;
-    let headers = &parts.headers;
-    let announced = announced(headers)?;
-    let sent = match text(headers, CONTENT_LENGTH.as_str())? {
-        Some(length) => Some(parse_length(length)?),
-        None => body.size_hint().exact(),
-    };
-    let hash = text(headers, "x-amz-content-sha256")?.unwrap_or("UNSIGNED-PAYLOAD");
-    let chunked = |seed: Option<Seed>| -> Result<(Coding, Option<u64>)> {
-        let decoded = text(headers, "x-amz-decoded-content-length")?.ok_or_else(|| {
-            let why = "You must provide the x-amz-decoded-content-length HTTP header.";
-            GatewayError::refused("MissingContentLength", 411, why)
-        });
-        let decoded = parse_length(decoded?)?;
-        let chunked = Chunked::new(decoded, seed, announced.iter().cloned().collect());
-        Ok((Coding::Chunked(Box::new(chunked)), Some(decoded)))
-    };
-    let needs_trailer = || match announced {
-        Some(_) => Ok(()),
-        None => Err(GatewayError::InvalidRequest("The header x-amz-trailer is missing.".to_owned())),
-    };
-    let (coding, length) = match hash {
-        _ if verified.is_presigned && hash.starts_with("STREAMING-") => {
-            return Err(GatewayError::NotImplemented("A presigned URL with a chunked body"));
-        }
-        "UNSIGNED-PAYLOAD" => (Coding::Plain, sent),
-        "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" => chunked(Some(verified.seed))?,
-        "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER" => {
-            needs_trailer()?;
-            chunked(Some(verified.seed))?
-        }
-        "STREAMING-UNSIGNED-PAYLOAD-TRAILER" => {
-            needs_trailer()?;
-            chunked(None)?
-        }
-        hash => match signature::unhex(hash) {
-            Some(hash) => (Coding::hashed(hash), sent),
-            None => {
-                let why = "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD, \
-                           STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER, STREAMING-UNSIGNED-PAYLOAD-TRAILER or a valid sha256 value.";
-                return Err(GatewayError::InvalidArgument(why.to_owned()));
-            }
-        },
-    };
-    if length.is_none() && !verified.is_presigned {
-        return Err(without_length());
-    }
-    if !matches!(coding, Coding::Chunked(_)) {
-        refuse_framed(headers)?;
-    }
-    Ok(Payload::new(body, progress, coding, length))
-}
-
-/// Refuses a body that is said to travel in frames, where it is not said in which: the frames would be kept
-/// as if they were data.
-fn refuse_framed(headers: &HeaderMap) -> Result<()> {
-    let encodings = text(headers, CONTENT_ENCODING.as_str())?.unwrap_or_default();
-    let is_framed = encodings.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("aws-chunked"));
-    if !is_framed && !headers.contains_key("x-amz-decoded-content-length") {
-        return Ok(());
-    }
-    let why = "A body in aws-chunked encoding needs an x-amz-content-sha256 that begins with STREAMING-.";
-    Err(GatewayError::InvalidRequest(why.to_owned()))
-}
-
-/// The trailer that `x-amz-trailer` announces: one at most, with a checksum that we verify.
-fn announced(headers: &HeaderMap) -> Result<Option<HeaderName>> {
-    let Some(name) = text(headers, "x-amz-trailer")? else { return Ok(None) };
-    let name = name.trim();
-    let known = Algorithm::ALL.into_iter().find(|algorithm| algorithm.header().eq_ignore_ascii_case(name));
-    match known {
-        Some(algorithm) => Ok(Some(HeaderName::from_static(algorithm.header()))),
-        None => {
-            let why = format!("The trailer {} is not implemented.", name.escape_debug());
-            Err(GatewayError::refused("NotImplemented", 501, why))
-        }
-    }
-}
-
-fn parse_length(length: &str) -> Result<u64> {
-    let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
-    let parsed = is_number.then(|| length.parse().ok()).flatten();
-    parsed.ok_or_else(|| GatewayError::InvalidArgument("A content length is no number.".to_owned()))
-}
-
-/// Reads a document, compares it with the checksums that were said of it, and refuses elements that the
-/// protocol layer would leave out.
-async fn document(operation: &Operation, headers: &HeaderMap, payload: Payload, room: Room) -> Result<Bytes> {
-    let operations::Body::Xml { bytes_max, elements, sums } = operation.body else { return Ok(Bytes::new()) };
-    let trailers = payload.trailers();
-    let document = payload.read(bytes_max, room).await?;
-    if let Some(md5) = text(headers, "content-md5")?
-        && decode_md5(md5)? != <[u8; 16]>::from(Md5::digest(&document))
-    {
-        return Err(GatewayError::BadDigest { what: "Content-MD5".to_owned() });
-    }
-    check_sums(headers, &trailers, sums, &document)?;
-    let xml = std::str::from_utf8(&document).map_err(|_| GatewayError::MalformedXml)?;
-    match elements::check(xml, elements) {
-        Ok(()) => Ok(document),
-        Err(Refused::Unknown(element)) => {
-            let what = format!("The element {} of {}", element.escape_debug(), operation.name);
-            Err(GatewayError::refused("NotImplemented", 501, format!("{what} is not implemented.")))
-        }
-        Err(Refused::TooMany | Refused::NoNumber) => Err(GatewayError::MalformedXml),
-    }
-}
-
-fn check_sums(headers: &HeaderMap, trailers: &Trailers, sums: Sums, document: &[u8]) -> Result<()> {
-    for algorithm in Algorithm::ALL {
-        let in_header = text(headers, algorithm.header())?.filter(|_| sums == Sums::OfDocument);
-        for sum in in_header.into_iter().chain(trailers.get(algorithm.header())) {
-            let mut hasher = Hasher::new(algorithm);
-            hasher.update(document);
-            if hasher.finish() != sum {
-                return Err(GatewayError::BadDigest { what: algorithm.name().to_owned() });
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Leaves in the request's head what is the operation's: nothing of the signature, and the length of the body
 /// that will be read.
 fn hand_over(parts: &mut Parts, body: &AdmittedBody) {
@@ -558,9 +257,13 @@ fn hand_over(parts: &mut Parts, body: &AdmittedBody) {
 
 #[cfg(test)]
 mod tests {
+    use super::refusals::refuse_unsigned;
     use super::*;
     use crate::request_body::RequestBody;
+    use axum::http::Method;
+    use axum::http::header::{AUTHORIZATION, TRANSFER_ENCODING};
     use futures::StreamExt;
+    use md5::{Digest, Md5};
     use signature::tests::{example_keys, sign};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -737,6 +440,15 @@ mod tests {
         forgotten(put("/b")).admit().await.unwrap();
         let copy = forgotten(put("/b/k")).signing("x-amz-copy-source", "/b/other");
         copy.admit().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn numbers_of_parameters_have_no_sign() {
+        for uri in ["/b/k?partNumber=%2B1&uploadId=u", "/b/k?partNumber=-1&uploadId=u"] {
+            put(uri).refused("The parameter partNumber is no number.").await;
+        }
+        sent(Method::GET, "/b?max-keys=%2B5").refused("The parameter max-keys is no number.").await;
+        sent(Method::GET, "/b?max-keys=5&prefix=-1").admit().await.unwrap();
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 //! leader knows nothing.
 
 mod obstacle;
-mod standing;
+mod progress;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -18,11 +18,11 @@ use crate::world::World;
 use obstacle::{Clear, clear, counted, deleted, is_dead};
 use parking::Rate;
 use planted::Bug;
+pub(crate) use progress::ContainerProgress;
 use proto::scm::{
     ContainerState, DiscardPortion, DiscardProgress, DiscardState, EmptiedContainer, NodeAddress,
     TakeDiscards, Task, TaskKind, TaskReport, task,
 };
-pub(crate) use standing::DiscardStanding;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -72,22 +72,22 @@ pub(crate) struct Unused {
 /// The answer to a group about the blocks of one container that it asked to discard.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) standing: DiscardStanding,
-    /// Whether each block is gone, in the order of the request; empty: none is, or, where the standing says
+    pub(crate) progress: ContainerProgress,
+    /// Whether each block is gone, in the order of the request; empty: none is, or, where the progress says
     /// so, all are.
     gone: Vec<bool>,
 }
 
 impl Answer {
-    fn of(standing: DiscardStanding) -> Answer {
-        Answer { standing, gone: Vec::new() }
+    fn of(progress: ContainerProgress) -> Answer {
+        Answer { progress, gone: Vec::new() }
     }
 
     pub(crate) fn to_proto(&self, container: ContainerId) -> DiscardProgress {
         let byte = |bits: &[bool]| bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
         let is_some = self.gone.contains(&true);
         let gone = self.gone.chunks(8).filter(|_| is_some).map(byte).collect::<Vec<u8>>().into();
-        DiscardProgress { gone, ..self.standing.to_proto(container) }
+        DiscardProgress { gone, ..self.progress.to_proto(container) }
     }
 }
 
@@ -175,7 +175,7 @@ impl Discards {
     ) -> Answer {
         let container = unused.container;
         let Some(record) = world.tables.container(container) else {
-            return Answer::of(DiscardStanding::of(DiscardState::DiscardUnknown));
+            return Answer::of(ContainerProgress::of(DiscardState::DiscardUnknown));
         };
         if container_state(record) == ContainerState::ContainerDeleted {
             self.waiting.remove(&container);
@@ -188,11 +188,11 @@ impl Discards {
         let waiting = self.waiting.entry(container).or_insert_with(|| Waiting::new(container));
         waiting.note(group, count, unused.bytes, world.now);
         let answer = match look_at(waiting, world, tasks) {
-            Err(standing) => Answer::of(standing),
+            Err(progress) => Answer::of(progress),
             Ok(clear) => self.take_in(group, unused, room, &clear),
         };
         if let Some(waiting) = self.waiting.get_mut(&container) {
-            waiting.standing = answer.standing.clone();
+            waiting.progress = answer.progress.clone();
         }
         answer
     }
@@ -207,16 +207,16 @@ impl Discards {
             if waiting.asked.is_empty() {
                 self.waiting.remove(&unused.container);
             }
-            return Answer::of(DiscardStanding::of(DiscardState::DiscardGone));
+            return Answer::of(ContainerProgress::of(DiscardState::DiscardGone));
         }
         let rest = names.iter().zip(&gone).filter(|(_, is_gone)| !**is_gone).map(|(name, _)| name);
-        let standing = match waiting.remember(rest, room) {
+        let progress = match waiting.remember(rest, room) {
             // A trouble that was in the way is told until the next look.
-            true if waiting.standing.state == DiscardState::DiscardTroubled => waiting.standing.clone(),
-            true => DiscardStanding::of(DiscardState::DiscardUnderWay),
+            true if waiting.progress.state == DiscardState::DiscardTroubled => waiting.progress.clone(),
+            true => ContainerProgress::of(DiscardState::DiscardUnderWay),
             false => busy(format!("{BLOCKS_MAX} blocks wait at SCM already")),
         };
-        Answer { standing, gone }
+        Answer { progress, gone }
     }
 
     /// Forgets blocks that something is in the way of where they would take the place of others: a group asks
@@ -225,7 +225,7 @@ impl Discards {
         if self.remembered() < BLOCKS_MAX / 2 {
             return;
         }
-        let is_held = |waiting: &&mut Waiting| waiting.standing.state != DiscardState::DiscardUnderWay;
+        let is_held = |waiting: &&mut Waiting| waiting.progress.state != DiscardState::DiscardUnderWay;
         self.waiting.values_mut().filter(is_held).for_each(Waiting::forget_blocks);
     }
 
@@ -314,18 +314,18 @@ impl Discards {
             if is_at_rest && waiting.container.0 % LOOKS != self.looks % LOOKS {
                 continue;
             }
-            waiting.standing = match look_at(waiting, world, tasks) {
+            waiting.progress = match look_at(waiting, world, tasks) {
                 Ok(clear) => {
-                    let standing = self.advance(waiting, &clear);
+                    let progress = self.advance(waiting, &clear);
                     let awaits_copy = tasks.awaits_copy(waiting.container, world.now);
                     if waiting.portion.is_none() && !awaits_copy {
                         ready.insert(waiting.container, clear);
                     }
-                    if awaits_copy { awaits() } else { standing }
+                    if awaits_copy { awaits() } else { progress }
                 }
-                Err(standing) => standing,
+                Err(progress) => progress,
             };
-            if waiting.standing.state == DiscardState::DiscardOpen
+            if waiting.progress.state == DiscardState::DiscardOpen
                 && self.is_roll_due(waiting, world, options)
             {
                 rolls.push(waiting.container);
@@ -407,7 +407,7 @@ impl Discards {
     }
 
     /// Goes on with a container that nothing is in the way of.
-    fn advance(&mut self, waiting: &mut Waiting, clear: &Clear<'_>) -> DiscardStanding {
+    fn advance(&mut self, waiting: &mut Waiting, clear: &Clear<'_>) -> ContainerProgress {
         let container = waiting.container;
         let is_acked = |portion: &Portion| {
             let acked = clear.replicas.iter().filter(|(node, _)| portion.acked.contains(node)).count();
@@ -425,8 +425,8 @@ impl Discards {
         let failed =
             clear.replicas.iter().find_map(|(node, _)| Some((node, self.failed.get(&(container, *node))?)));
         match failed {
-            Some((node, failed)) => DiscardStanding::troubled(failed.why.clone(), *node),
-            None => DiscardStanding::of(DiscardState::DiscardUnderWay),
+            Some((node, failed)) => ContainerProgress::troubled(failed.why.clone(), *node),
+            None => ContainerProgress::of(DiscardState::DiscardUnderWay),
         }
     }
 
@@ -531,16 +531,16 @@ impl Discards {
         self.waiting.values()
     }
 
-    /// The standing of a container: what is in its way now, or how far it has come.
-    pub(crate) fn standing(
+    /// The progress of a container: what is in its way now, or how far it has come.
+    pub(crate) fn progress(
         &self,
         container: ContainerId,
         world: &World<'_>,
         tasks: &Tasks,
-    ) -> DiscardStanding {
-        let known = || self.waiting.get(&container).map(|waiting| waiting.standing.clone());
+    ) -> ContainerProgress {
+        let known = || self.waiting.get(&container).map(|waiting| waiting.progress.clone());
         let clear = clear(container, world, tasks).map(drop);
-        clear.err().or_else(known).unwrap_or_else(|| DiscardStanding::of(DiscardState::DiscardUnderWay))
+        clear.err().or_else(known).unwrap_or_else(|| ContainerProgress::of(DiscardState::DiscardUnderWay))
     }
 
     pub(crate) fn of_container(&self, container: ContainerId) -> Option<&Waiting> {
@@ -558,16 +558,16 @@ fn look_at<'a>(
     waiting: &mut Waiting,
     world: &World<'a>,
     tasks: &Tasks,
-) -> Result<Clear<'a>, DiscardStanding> {
+) -> Result<Clear<'a>, ContainerProgress> {
     waiting.take_counted(&counted(waiting.container, world, tasks));
     clear(waiting.container, world, tasks)
 }
 
-fn awaits() -> DiscardStanding {
+fn awaits() -> ContainerProgress {
     let why = "a copy of it has failed, and is to be made first";
-    DiscardStanding::because(DiscardState::DiscardTroubled, why)
+    ContainerProgress::because(DiscardState::DiscardTroubled, why)
 }
 
-fn busy(why: String) -> DiscardStanding {
-    DiscardStanding::because(DiscardState::DiscardPaused, why)
+fn busy(why: String) -> ContainerProgress {
+    ContainerProgress::because(DiscardState::DiscardPaused, why)
 }

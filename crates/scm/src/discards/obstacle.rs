@@ -1,7 +1,7 @@
 //! The obstacles to discarding blocks of a container: a function of what is known of it. In doubt nothing is
 //! discarded.
 
-use super::standing::DiscardStanding;
+use super::progress::ContainerProgress;
 use crate::member_view::MAJORITY;
 use crate::quality::{Discarded, Quality};
 use crate::replication::{ContainerView, NodeView, Tasks, known};
@@ -49,15 +49,15 @@ impl Clear<'_> {
     }
 }
 
-/// The standing of a container that SCM has as deleted: whether a replica is left.
-pub(super) fn deleted(container: ContainerId, world: &World<'_>) -> DiscardStanding {
+/// The progress of a container that SCM has as deleted: whether a replica is left.
+pub(super) fn deleted(container: ContainerId, world: &World<'_>) -> ContainerProgress {
     let left = world.nodes.replicas().of(container).map(|(node, _)| node).find(|node| !is_dead(*node, world));
     match (left, silent(world)) {
         (Some(node), _) => {
-            DiscardStanding::because(DiscardState::DiscardUnderWay, "its last replicas go").at(node)
+            ContainerProgress::because(DiscardState::DiscardUnderWay, "its last replicas go").at(node)
         }
         (None, Some(away)) => away,
-        (None, None) => DiscardStanding::of(DiscardState::DiscardGone),
+        (None, None) => ContainerProgress::of(DiscardState::DiscardGone),
     }
 }
 
@@ -66,18 +66,18 @@ pub(super) fn clear<'a>(
     container: ContainerId,
     world: &World<'a>,
     tasks: &Tasks,
-) -> Result<Clear<'a>, DiscardStanding> {
+) -> Result<Clear<'a>, ContainerProgress> {
     let Some(known) = known(container, world) else {
-        return Err(DiscardStanding::of(DiscardState::DiscardUnknown));
+        return Err(ContainerProgress::of(DiscardState::DiscardUnknown));
     };
     paused(world).map_or(Ok(()), Err)?;
     match container_state(known.record) {
         ContainerState::ContainerOpen | ContainerState::Unspecified => {
-            return Err(DiscardStanding::of(DiscardState::DiscardOpen));
+            return Err(ContainerProgress::of(DiscardState::DiscardOpen));
         }
         ContainerState::ContainerQuasiClosed => {
             let why = "its pipeline lost its majority: what the container is has not been settled";
-            return Err(DiscardStanding::because(DiscardState::DiscardTroubled, why));
+            return Err(ContainerProgress::because(DiscardState::DiscardTroubled, why));
         }
         ContainerState::ContainerDeleted => return Err(deleted(container, world)),
         ContainerState::ContainerClosed => {}
@@ -90,7 +90,7 @@ pub(super) fn clear<'a>(
     // long as a replica is left that knows of them: one alone may be lost like any other.
     if replicas.len() < MAJORITY {
         let why = "fewer than two replicas of it are on nodes that are not dead";
-        return Err(DiscardStanding::because(DiscardState::DiscardTroubled, why));
+        return Err(ContainerProgress::because(DiscardState::DiscardTroubled, why));
     }
     replicas
         .iter()
@@ -98,7 +98,7 @@ pub(super) fn clear<'a>(
         .map_or(Ok(()), Err)?;
     if known.good_ones_differ(world.node_views()) {
         let why = "its replicas have other bytes than each other";
-        return Err(DiscardStanding::because(DiscardState::DiscardTroubled, why));
+        return Err(ContainerProgress::because(DiscardState::DiscardTroubled, why));
     }
     Ok(Clear { replicas })
 }
@@ -120,39 +120,39 @@ pub(super) fn counted<'a>(
 }
 
 /// The reason why nothing is discarded at all, if there is one.
-fn paused(world: &World<'_>) -> Option<DiscardStanding> {
+fn paused(world: &World<'_>) -> Option<ContainerProgress> {
     let why = match (world.in_safe_mode, world.tables.switches().reclaim_stopped) {
         (true, _) => "SCM is in safe mode",
         (false, true) => "an operator has stopped it: flotilla admin reclaim start",
         (false, false) => return None,
     };
-    Some(DiscardStanding::because(DiscardState::DiscardPaused, why))
+    Some(ContainerProgress::because(DiscardState::DiscardPaused, why))
 }
 
-/// The standing that names a node which may have replicas that this leader has not heard of.
-fn silent(world: &World<'_>) -> Option<DiscardStanding> {
+/// The progress that names a node which may have replicas that this leader has not heard of.
+fn silent(world: &World<'_>) -> Option<ContainerProgress> {
     if planted::has(Bug::GoneEarly) {
         return None;
     }
     let has_told = |view: &NodeView| view.complete || view.state == NodeState::NodeDead;
     let (node, _) = world.node_views().iter().find(|(_, view)| !has_told(view))?;
     let why = "it has not told this SCM of all that it has";
-    Some(DiscardStanding::because(DiscardState::DiscardAway, why).at(*node))
+    Some(ContainerProgress::because(DiscardState::DiscardAway, why).at(*node))
 }
 
-/// The standing of a container whose replicas come or go.
-fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<DiscardStanding> {
+/// The progress of a container whose replicas come or go.
+fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<ContainerProgress> {
     let container = ContainerId(known.record.container);
     if let Some(node) = known.behind.first() {
         let why = "its log has not come to the end of the container";
-        return Some(DiscardStanding::because(DiscardState::DiscardHeld, why).at(*node));
+        return Some(ContainerProgress::because(DiscardState::DiscardHeld, why).at(*node));
     }
     let asked = |kind| tasks.nodes_with(kind, container).first().copied();
     let copied =
-        asked(TaskKind::TaskCopy).map(|node| DiscardStanding::troubled("it is being copied there", node));
+        asked(TaskKind::TaskCopy).map(|node| ContainerProgress::troubled("it is being copied there", node));
     let deleted = || {
         asked(TaskKind::TaskDelete)
-            .map(|node| DiscardStanding::troubled("its replica there is being deleted", node))
+            .map(|node| ContainerProgress::troubled("its replica there is being deleted", node))
     };
     copied.or_else(deleted)
 }
@@ -163,21 +163,21 @@ fn of_replica(
     replica: &ContainerReplica,
     known: &ContainerView<'_>,
     world: &World<'_>,
-) -> Option<DiscardStanding> {
+) -> Option<ContainerProgress> {
     let state = world.node_views().get(&node).map_or(NodeState::NodeStale, |view| view.state);
     if state != NodeState::NodeHealthy && !planted::has(Bug::GoneEarly) {
         return Some(
-            DiscardStanding::because(DiscardState::DiscardAway, "it is silent, and has a replica").at(node),
+            ContainerProgress::because(DiscardState::DiscardAway, "it is silent, and has a replica").at(node),
         );
     }
     if known.on_failing_disks.contains(&node) {
-        return Some(DiscardStanding::troubled("the disk of its replica there has failed or hangs", node));
+        return Some(ContainerProgress::troubled("the disk of its replica there has failed or hangs", node));
     }
     let why = match known.quality(replica) {
         Quality::Good if replica.released => return None,
         Quality::Good => {
             let why = "a log there still reads it, until all members of its pipeline have what it has";
-            return Some(DiscardStanding::because(DiscardState::DiscardHeld, why).at(node));
+            return Some(ContainerProgress::because(DiscardState::DiscardHeld, why).at(node));
         }
         Quality::GoodUnmarked => "its replica there is yet to be marked as closed",
         Quality::Bad => "its replica there is unhealthy",
@@ -186,7 +186,7 @@ fn of_replica(
         Quality::Stale => "its replica there ends elsewhere than it does",
         Quality::Unfinished => "its replica there is not closed",
     };
-    Some(DiscardStanding::troubled(why, node))
+    Some(ContainerProgress::troubled(why, node))
 }
 
 pub(super) fn is_dead(node: NodeId, world: &World<'_>) -> bool {

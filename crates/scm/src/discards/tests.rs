@@ -113,7 +113,7 @@ impl Played {
     }
 
     fn state(&mut self, blocks: &[BlockName]) -> DiscardState {
-        self.ask(blocks).standing.state
+        self.ask(blocks).progress.state
     }
 
     /// Looks at everything, and returns the containers that are to be closed. One of so many looks gets to a
@@ -189,7 +189,7 @@ fn what_is_gone_of_a_request_is_said_though_more_is_asked_for() {
     let mut played = Played::closed();
     for asked in 1..4 {
         let answer = played.ask(&names(asked - 1..asked + 1));
-        assert_eq!(answer.standing.state, DiscardState::DiscardUnderWay);
+        assert_eq!(answer.progress.state, DiscardState::DiscardUnderWay);
         let expect: &[u8] = if asked == 1 { &[] } else { &[0b01] };
         assert_eq!(&answer.to_proto(CONTAINER).gone[..], expect, "{asked}");
         played.look();
@@ -224,8 +224,8 @@ fn in_doubt_nothing_is_discarded() {
     let check = |change: &dyn Fn(&mut Played), expect: DiscardState| {
         let mut played = Played::closed();
         change(&mut played);
-        let standing = played.ask(&names(1..4)).standing;
-        assert_eq!(standing.state, expect, "{standing:?}");
+        let progress = played.ask(&names(1..4)).progress;
+        assert_eq!(progress.state, expect, "{progress:?}");
         played.look();
         assert_eq!(played.heard(1), [], "{expect:?}");
         assert_eq!(played.state(&names(1..4)), expect);
@@ -393,11 +393,11 @@ fn a_node_that_failed_is_not_told_the_same_for_a_while() {
     let report = TaskReport { container: CONTAINER.0, kind, failed, ..TaskReport::default() };
     played.discards.report(NodeId(2), &[report], played.now);
     played.look();
-    let standing = played.ask(&blocks).standing;
+    let progress = played.ask(&blocks).progress;
     assert_eq!(
-        (standing.state, standing.node),
+        (progress.state, progress.node),
         (DiscardState::DiscardTroubled, Some(NodeId(2))),
-        "{standing:?}"
+        "{progress:?}"
     );
     assert_eq!((played.heard(1).len(), played.heard(2).len()), (1, 0));
     played.now += AVOID_FOR;
@@ -487,7 +487,7 @@ fn where_a_copy_has_failed_another_one_is_made_before_anything_is_discarded() {
     assert_eq!(played.heard(1), []);
     assert_eq!(played.state(&names(0..9)), DiscardState::DiscardTroubled);
     played.tasks.ask(NodeId(4), copy, played.now);
-    played.tasks.settle(played.now, Duration::MAX, |_, _| true, |_, _| false);
+    played.tasks.drop_done(played.now, Duration::MAX, |_, _| true, |_, _| false);
     played.look();
     assert!(matches!(played.heard(1)[..], [Heard::Discard(_, 9)]), "{:?}", played.heard(1));
 }

@@ -1,6 +1,6 @@
 //! The blocks of one container that wait to be discarded.
 
-use super::standing::DiscardStanding;
+use super::progress::ContainerProgress;
 use proto::scm::DiscardState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct Portion {
 /// A container of which a group has asked for blocks to go.
 pub(crate) struct Waiting {
     pub(crate) container: ContainerId,
-    pub(crate) standing: DiscardStanding,
+    pub(crate) progress: ContainerProgress,
     /// The last request of each group.
     pub(crate) asked: BTreeMap<u64, Asked>,
     /// Blocks that are to go.
@@ -47,9 +47,9 @@ type Key = (u64, Nonce);
 
 impl Waiting {
     pub(super) fn new(container: ContainerId) -> Waiting {
-        let standing = DiscardStanding::of(DiscardState::DiscardUnderWay);
+        let progress = ContainerProgress::of(DiscardState::DiscardUnderWay);
         let (asked, blocks, gone, portion, counted) = Default::default();
-        Waiting { container, standing, asked, blocks, gone, portion, counted }
+        Waiting { container, progress, asked, blocks, gone, portion, counted }
     }
 
     /// Takes note of the replicas that count now. Where they are others than before, what is acked and gone

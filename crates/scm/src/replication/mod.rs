@@ -101,8 +101,8 @@ impl Replication {
             now: world.now,
             now_ms: world.now_ms,
         };
-        self.rolls.settle(world, options.task_within);
-        self.settle(world, options.task_within);
+        self.rolls.drop_done(world, options.task_within);
+        self.drop_done(world, options.task_within);
         let mut copies = self.tasks.copies();
         let slice = self.take_slice(world.tables);
         for container in changed.into_iter().chain(slice) {
@@ -124,12 +124,12 @@ impl Replication {
         slice
     }
 
-    fn settle(&mut self, world: &World<'_>, within: Duration) {
+    fn drop_done(&mut self, world: &World<'_>, within: Duration) {
         let is_done = |node: NodeId, order: &Order| is_done(node, order, world);
         let views = world.node_views();
         let gone = |node: NodeId| views.get(&node).is_none_or(|view| view.state == NodeState::NodeDead);
         let is_void = |node: NodeId, order: &Order| gone(node) || is_void(order, world);
-        self.tasks.settle(world.now, within, is_done, is_void);
+        self.tasks.drop_done(world.now, within, is_done, is_void);
     }
 
     fn look_at(

@@ -819,7 +819,7 @@ impl Model {
             _ => true,
         };
         let is_void = |node: NodeId, _: &Order| nodes[&node].state == NodeState::NodeDead;
-        self.tasks.settle(self.now, Duration::from_secs(120), is_done, is_void);
+        self.tasks.drop_done(self.now, Duration::from_secs(120), is_done, is_void);
     }
 
     fn carry_out(&mut self, node: NodeId, order: &Order) -> bool {

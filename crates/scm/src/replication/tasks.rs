@@ -262,7 +262,7 @@ impl Tasks {
     /// Takes off the tasks that are done, that are void, and that have not come on for `within`. A deletion
     /// that was told stays until the node says something, or has not been told for a while: it may be carried
     /// out at any moment, and the replica must not be counted on.
-    pub(crate) fn settle(
+    pub(crate) fn drop_done(
         &mut self,
         now: Instant,
         within: Duration,
@@ -384,8 +384,8 @@ mod tests {
         vec![TaskReport { container, kind, bytes_done, failed: failed.into(), ..TaskReport::default() }]
     }
 
-    fn settle(tasks: &mut Tasks, now: Instant, done: bool) {
-        tasks.settle(now, WITHIN, |_, _| done, |_, _| false);
+    fn drop_done(tasks: &mut Tasks, now: Instant, done: bool) {
+        tasks.drop_done(now, WITHIN, |_, _| done, |_, _| false);
     }
 
     #[test]
@@ -396,11 +396,11 @@ mod tests {
         for minute in 1..10 {
             let now = start + Duration::from_secs(60 * minute);
             tasks.report(NODE, report(1, minute, ""), now);
-            settle(&mut tasks, now, false);
+            drop_done(&mut tasks, now, false);
             assert!(tasks.is_asked(NODE, TaskKind::TaskCopy, 1), "minute {minute}");
         }
         let now = start + Duration::from_secs(60 * 11);
-        settle(&mut tasks, now, false);
+        drop_done(&mut tasks, now, false);
         assert_eq!((tasks.count_of(NODE), tasks.copies_failed), (0, 1));
         let avoids = |kind, at| tasks.avoids(NODE, kind, ContainerId(1), at);
         assert!(avoids(TaskKind::TaskCopy, now) && !avoids(TaskKind::TaskCopy, now + AVOID_FOR));
@@ -420,10 +420,10 @@ mod tests {
             |tasks: &Tasks, at| [1, 2].map(|container| tasks.awaits_copy(ContainerId(container), at));
         assert_eq!(awaits(&tasks, now + AVOID_FOR), [true, false], "it is to be asked for again");
         assert_eq!(awaits(&tasks, now + COPY_AWAITED_FOR), [false, false]);
-        settle(&mut tasks, now, true);
+        drop_done(&mut tasks, now, true);
         assert_eq!((tasks.copies_done, tasks.moved_containers, tasks.moved_bytes), (1, 1, 7));
         tasks.ask(NODE, copy(1), now);
-        settle(&mut tasks, now, true);
+        drop_done(&mut tasks, now, true);
         assert_eq!((tasks.copies_done, tasks.moved_containers), (2, 1));
         assert_eq!(awaits(&tasks, now), [false, false], "it is made");
         tasks.ask(NODE, copy(2), now);
@@ -461,13 +461,13 @@ mod tests {
         for _ in 0..100 {
             now += DELETION_ENDS_AFTER / 2;
             tasks.note_told(NODE, &[key], now);
-            settle(&mut tasks, now, false);
+            drop_done(&mut tasks, now, false);
             assert_eq!(tasks.nodes_with(TaskKind::TaskDelete, ContainerId(1)), [NODE]);
         }
         // What it was told last it may carry out.
-        settle(&mut tasks, now + DELETION_ENDS_AFTER / 2, false);
+        drop_done(&mut tasks, now + DELETION_ENDS_AFTER / 2, false);
         assert_eq!(tasks.nodes_with(TaskKind::TaskDelete, ContainerId(1)), [NODE]);
-        settle(&mut tasks, now + DELETION_ENDS_AFTER, false);
+        drop_done(&mut tasks, now + DELETION_ENDS_AFTER, false);
         assert_eq!(tasks.count_of(NODE), 0, "it is decided on anew");
     }
 }

@@ -1,7 +1,7 @@
 //! The space as operators see it: where the bytes are, and why those that are dead are still there.
 
 use super::containers;
-use crate::discards::{Asked, DiscardStanding, Waiting};
+use crate::discards::{Asked, ContainerProgress, Waiting};
 use crate::leader::Leader;
 use crate::tables::container_state;
 use crate::world::World;
@@ -42,11 +42,11 @@ pub(super) fn explain(leader: &Leader, request: &ExplainSpaceRequest) -> Result<
         let info = containers::info(record, world.tables, world.nodes, replication, world.now);
         let discards = &replication.discards;
         let waiting = discards.of_container(container);
-        // The standing may have changed since the container was looked at.
-        let standing = waiting.map(|_| discards.standing(container, world, &replication.tasks));
+        // The progress may have changed since the container was looked at.
+        let progress = waiting.map(|_| discards.progress(container, world, &replication.tasks));
         Ok(ContainerSpace {
             info: Some(info),
-            progress: standing.map(|standing: DiscardStanding| standing.to_proto(container)),
+            progress: progress.map(|progress: ContainerProgress| progress.to_proto(container)),
             asked: waiting.map(|waiting| asked(waiting, world.now)).unwrap_or_default(),
             blocks_remembered: waiting.map_or(0, Waiting::remembered) as u64,
             emptied: record.emptied,
@@ -111,7 +111,7 @@ fn add(space: &mut Option<SpaceOfReplicas>, replica: &ContainerReplica) {
 fn waiting<'a>(all: impl Iterator<Item = &'a Waiting>, now: Instant) -> Vec<SpaceWaiting> {
     let mut found: BTreeMap<i32, SpaceWaiting> = BTreeMap::new();
     for waiting in all {
-        let state: i32 = waiting.standing.state.into();
+        let state: i32 = waiting.progress.state.into();
         let of_state =
             found.entry(state).or_insert_with(|| SpaceWaiting { state, ..SpaceWaiting::default() });
         of_state.containers += 1;

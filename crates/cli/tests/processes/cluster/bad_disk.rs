@@ -24,7 +24,7 @@ pub(super) async fn full() -> Option<Shown> {
     disk.fill_but(LEFT_BYTES);
     let filled = Instant::now();
     tokio::time::sleep(FULL_FOR).await;
-    writers.progress(60).await;
+    writers.progress(30).await;
     let still = stood_still(&writers, filled);
     disk.make_room();
     let room = Instant::now();
@@ -37,7 +37,7 @@ pub(super) async fn full() -> Option<Shown> {
         (works && info.pipelines > 0).then_some(()).ok_or_else(|| format!("{info:?}"))
     };
     drill.until("pipelines on the disk again", REPAIRED_WITHIN, used).await;
-    writers.progress(60).await;
+    writers.progress(30).await;
     let written = drill.settle(writers).await;
     let back = room.elapsed();
     drop(drill);
@@ -59,7 +59,7 @@ pub(super) async fn read_only() -> Option<Shown> {
     let without = async || drill.replaced_without(node, None).await;
     drill.until("replaced pipelines", REPAIRED_WITHIN, without).await;
     let replaced = turned.elapsed();
-    writers.progress(60).await;
+    writers.progress(30).await;
     let still = stood_still(&writers, turned);
     drill.until("three good replicas", REPAIRED_WITHIN, async || drill.whole().await).await;
     let repaired = turned.elapsed();

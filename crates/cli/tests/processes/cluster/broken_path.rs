@@ -47,7 +47,7 @@ pub(super) async fn run() -> Shown {
 
     let begun = Instant::now();
     let writers = drill.writers(written.next);
-    writers.progress(60).await;
+    writers.progress(30).await;
     let slowest_put = writers.slowest_since(begun);
     way.mend();
     let more = drill.settle(writers).await;

@@ -32,7 +32,7 @@ pub(super) async fn run() -> Shown {
     })
     .await;
     let writers = drill.writers(0);
-    writers.progress(40).await;
+    writers.progress(20).await;
     let before = writers.stop().await;
     let same = async || all_have_everything(&drill).await;
     drill.until("members that have everything", REPAIRED_WITHIN, same).await;
@@ -95,7 +95,7 @@ pub(super) async fn run() -> Shown {
     drill.until("three good replicas of everything", REPAIRED_WITHIN, async || drill.whole().await).await;
     assert_all_come_back(&drill.s3, &all).await;
     let writers = drill.writers(written.next);
-    writers.progress(40).await;
+    writers.progress(20).await;
     let more = drill.settle(writers).await;
     assert_all_there(&drill.s3, &all).await;
     Shown {

@@ -44,7 +44,7 @@ pub(super) async fn run() -> Shown {
     assert_eq!(made, 0, "pipelines close and are made anew: {:?}", drill.pipelines().await);
     assert_eq!(without().await, Ok(()));
     assert_eq!(drill.state_of(node).await, NodeState::NodeHealthy, "SCM hears it as before");
-    writers.progress(60).await;
+    writers.progress(30).await;
     ways.iter().for_each(Way::mend);
     let written = drill.settle(writers).await;
     assert_all_there(&drill.s3, &written.acknowledged).await;

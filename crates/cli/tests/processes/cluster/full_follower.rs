@@ -67,7 +67,7 @@ pub(super) async fn run() -> Option<Shown> {
     let without = async || drill.replaced_without(full, None).await;
     drill.until("pipelines without the full disk", REPAIRED_WITHIN, without).await;
     let replaced = filled.elapsed();
-    writers.progress(40).await;
+    writers.progress(20).await;
     let still = stood_still(&writers, filled);
     let written = writers.stop().await;
     assert_eq!(written.errors, Vec::<String>::new(), "writers notice nothing");

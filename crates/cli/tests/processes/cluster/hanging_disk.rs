@@ -43,7 +43,7 @@ pub(super) async fn run() -> Option<Shown> {
     let replaced = async || drill.replaced_without(node, None).await;
     drill.until("replaced pipelines", REPAIRED_WITHIN, replaced).await;
     let replaced = froze.elapsed();
-    writers.progress(60).await;
+    writers.progress(30).await;
     tokio::time::sleep(STAYS).await;
     let still = stood_still(&writers, froze);
     hangs().await.expect("nothing has changed");

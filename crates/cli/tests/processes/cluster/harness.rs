@@ -32,7 +32,7 @@ const STAND_STILL_MAX: Duration = Duration::from_secs(4);
 const STAND_STILL_AMONG_TESTS_MAX: Duration = Duration::from_secs(60);
 pub(super) const DATANODES: usize = 5;
 /// Objects that every drill begins with: enough to close several containers.
-const OBJECTS_FIRST: usize = 100;
+const OBJECTS_FIRST: usize = 60;
 
 /// Settings that are not as in most drills.
 pub(super) struct Setup {

@@ -29,7 +29,7 @@ pub(super) async fn run() -> Shown {
     let known = killed.elapsed();
     assert!(known < KNOWN_WITHIN, "it was known to be dead after {known:?}");
     assert_eq!(drill.replaced_without(lost, None).await, Ok(()));
-    writers.progress(40).await;
+    writers.progress(20).await;
     drill.cluster.scms[first].start_again();
     drill.cluster.datanodes[1].start_again();
     let written = drill.settle(writers).await;

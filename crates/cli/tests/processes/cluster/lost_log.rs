@@ -27,7 +27,7 @@ pub(super) async fn run() -> Shown {
     })
     .await;
     let writers = drill.writers(0);
-    writers.progress(40).await;
+    writers.progress(20).await;
     let before = writers.stop().await;
     drill
         .until("members that have everything", REPAIRED_WITHIN, async || all_have_everything(&drill).await)
@@ -39,7 +39,7 @@ pub(super) async fn run() -> Shown {
     drill.cluster.scms[0].kill9();
     drill.cluster.datanodes[BEHIND].kill9();
     let writers = drill.writers(before.next);
-    writers.progress(50).await;
+    writers.progress(25).await;
     let written = writers.stop().await;
     assert_eq!(
         [before.errors, written.errors],

@@ -62,7 +62,7 @@ pub(super) async fn run() -> Shown {
 
     // It goes on with the three nodes that are left.
     let writers = drill.writers(written.next);
-    writers.progress(40).await;
+    writers.progress(20).await;
     let more = drill.settle(writers).await;
     Shown {
         objects: written.acknowledged.len() + more.acknowledged.len(),

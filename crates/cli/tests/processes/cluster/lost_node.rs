@@ -16,7 +16,7 @@ pub(super) async fn run() -> Shown {
     let without = async || drill.replaced_without(lost, None).await;
     drill.until("replaced pipelines", REPAIRED_WITHIN, without).await;
     let replaced = killed.elapsed();
-    writers.progress(60).await;
+    writers.progress(30).await;
     let still = stood_still(&writers, killed);
     let slowest = writers.slowest_since(killed);
     let written = writers.stop().await;

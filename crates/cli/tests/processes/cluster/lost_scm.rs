@@ -14,7 +14,7 @@ pub(super) async fn run() -> Shown {
     let setup = Setup { container_bytes_max: CONTAINER_BYTES_MAX, ..Setup::default() };
     let mut drill = Drill::start(setup).await;
     let writers = drill.writers(0);
-    writers.progress(60).await;
+    writers.progress(30).await;
     let pipelines = drill.pipelines().await;
     drill.cluster.scms[0].kill9();
     let killed = Instant::now();
@@ -25,7 +25,7 @@ pub(super) async fn run() -> Shown {
     drill.cluster.scms[0].start_again();
     let started = Instant::now();
     drill.cluster.datanodes[0].start_again();
-    writers.progress(60).await;
+    writers.progress(30).await;
     let still = stood_still(&writers, killed);
 
     // It knows its pipelines, and closes and replaces them.

@@ -69,7 +69,7 @@ pub(super) async fn run() -> Shown {
     };
     drill.until("new pipelines", REPAIRED_WITHIN, anew).await;
     let writers = drill.writers(written.next);
-    writers.progress(60).await;
+    writers.progress(30).await;
     drill
         .until("containers of its own", REPAIRED_WITHIN, async || {
             let new = numbers(&drill).await.into_keys().filter(|number| !drawn.contains_key(number)).count();

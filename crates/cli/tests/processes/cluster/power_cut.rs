@@ -32,7 +32,7 @@ pub(super) async fn run() -> Shown {
     };
     drill.until("healthy nodes", REPAIRED_WITHIN, all_healthy).await;
     let writers = drill.writers(cut.next);
-    writers.progress(40).await;
+    writers.progress(20).await;
     let back = started.elapsed();
     let written = drill.settle(writers).await;
     assert_all_there(&drill.s3, &cut.acknowledged).await;

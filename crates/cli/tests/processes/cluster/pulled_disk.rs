@@ -14,7 +14,7 @@ pub(super) async fn run() -> Shown {
     let without = async || drill.replaced_without(running, Some(&disk)).await;
     drill.until("pipelines off the pulled disk", REPAIRED_WITHIN, without).await;
     let replaced = pulled.elapsed();
-    writers.progress(40).await;
+    writers.progress(20).await;
     let still = stood_still(&writers, pulled);
     drill.until("three good replicas", REPAIRED_WITHIN, async || drill.whole().await).await;
     let repaired = pulled.elapsed();

@@ -70,7 +70,7 @@ pub(super) async fn run() -> Shown {
     drill.until("the same leader", REPAIRED_WITHIN, async || leads(&drill, leader, &fifth)).await;
     let begun = Instant::now();
     let writers = drill.writers(before.next + WRITERS * 10_000);
-    writers.progress(40).await;
+    writers.progress(20).await;
     let slowest = writers.slowest_since(begun);
     leads(&drill, leader, &fifth).expect("it leads still");
     assert!(

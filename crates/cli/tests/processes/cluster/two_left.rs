@@ -25,7 +25,7 @@ pub(super) async fn run() -> Shown {
         state => Err(format!("it is {state:?}")),
     };
     drill.until("a dead node", DEAD_AFTER + REPAIRED_WITHIN, is_dead).await;
-    writers.progress(40).await;
+    writers.progress(20).await;
     let still = stood_still(&writers, killed);
     let on_two = writers.stop().await;
     assert_eq!(on_two.errors, Vec::<String>::new(), "two members are enough");
@@ -102,7 +102,7 @@ pub(super) async fn and_full() -> Option<Shown> {
     let takes = async || drill.s3.put("first", vec![7; 5000]).await;
     let first = drill.until("writes", REPAIRED_WITHIN, takes).await;
     let writers = drill.writers(loaded.next);
-    writers.progress(40).await;
+    writers.progress(20).await;
     let others_lead = async || {
         let open = drill.in_state(PipelineState::PipelineOpen).await;
         let of_full = open.iter().filter(|open| open.leader_node == full || open.leader_node == 0).count();
@@ -112,7 +112,7 @@ pub(super) async fn and_full() -> Option<Shown> {
         }
     };
     drill.until("other leaders", REPAIRED_WITHIN, others_lead).await;
-    writers.progress(40).await;
+    writers.progress(20).await;
     let led_elsewhere = filled.elapsed();
     let on_two = writers.stop().await;
     assert_eq!(on_two.errors, Vec::<String>::new(), "two members are enough");

@@ -41,7 +41,7 @@ pub(super) async fn run() -> Shown {
 
     drill.cluster.datanodes[0].kill9();
     let killed = Instant::now();
-    writers.progress(40).await;
+    writers.progress(20).await;
     let still = stood_still(&writers, killed);
     drill.cluster.datanodes[0].start_again();
     let written = drill.settle(writers).await;

@@ -5,8 +5,8 @@
 //! chunk was a repetition of one in the container before. Whoever knows ([`crate::index::Facts::repeats`])
 //! leaves those out.
 
-use super::round::Round;
-use crate::index::records::{ContainerRecord, ContainerState};
+use super::apply_batch::ApplyBatch;
+use crate::index::records::{ContainerRecord, ReplicaState};
 use crate::index::{Index, Measure, keys};
 use raft::Committed;
 use rocksdb::WriteBatch;
@@ -36,12 +36,12 @@ impl ContainerMachine {
     }
 
     pub(crate) fn applied(mut self, batch: Vec<Committed>) -> anyhow::Result<ContainerMachine> {
-        let mut round = Round::new(&self.index, self.pipeline, (self.container, self.record), None);
+        let mut effects = ApplyBatch::new(&self.index, self.pipeline, (self.container, self.record), None);
         let ends = |command: &Committed| command.roll_to.is_some_and(|to| to > OwnerId::from(self.container));
         for command in batch.iter().filter(|command| !ends(command)) {
-            round.apply(command)?;
+            effects.apply(command)?;
         }
-        let (mut write, (_, record)) = round.finish();
+        let (mut write, (_, record)) = effects.finish();
         // Readers find a container by this row, and the container is not whole yet.
         write.delete(keys::container(self.container));
         self.index.db.write(write)?;
@@ -66,7 +66,7 @@ impl ContainerMachine {
                 index.forget_block(&mut batch, &mut record, BlockId { container, local }, &block)?;
             }
         }
-        record.state = ContainerState::Closed;
+        record.state = ReplicaState::Closed;
         record.last = Some(last);
         batch.put(keys::container(container), record.encode());
         batch.delete(keys::import(container));

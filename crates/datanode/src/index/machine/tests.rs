@@ -1,6 +1,6 @@
 use super::*;
 use crate::index::Piece;
-use crate::index::records::{BlockRecord, ContainerState, log_end};
+use crate::index::records::{BlockRecord, ReplicaState, log_end};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, RollCommand, pipeline_command};
@@ -268,9 +268,9 @@ fn the_last_roll_ends_the_pipeline() {
     let index = replica.machine.index.clone();
     let closed = index.container(FIRST).unwrap().unwrap();
     let last = Some(LogId { term: Term(1), index: LogIndex(2) });
-    assert_eq!((closed.state, closed.last), (ContainerState::Closed, last));
+    assert_eq!((closed.state, closed.last), (ReplicaState::Closed, last));
     let end = index.container(ContainerId(20)).unwrap().unwrap();
-    assert_eq!((end.state, end.last, end.blocks), (ContainerState::Closed, None, 0));
+    assert_eq!((end.state, end.last, end.blocks), (ReplicaState::Closed, None, 0));
     let ended = closed.last.map(|last| log_end(FIRST, last, last));
     assert_eq!(replica.open.borrow().ended, ended);
     // Before and after a restart: nothing new is taken, what was acknowledged is acknowledged again.
@@ -422,41 +422,41 @@ fn log_of(steps: Vec<Step>) -> Vec<Committed> {
     entries.into_iter().map(|(entry, _)| entry).collect()
 }
 
-/// Cuts the log into rounds of the given lengths, over and over.
-fn apply_in_rounds(replica: &mut Replica, log: &[Committed], rounds: &[usize]) -> Vec<PipelineReply> {
+/// Cuts the log into batches of the given lengths, over and over.
+fn apply_in_batches(replica: &mut Replica, log: &[Committed], batches: &[usize]) -> Vec<PipelineReply> {
     let (mut replies, mut rest) = (Vec::new(), log);
-    for &count in rounds.iter().cycle() {
+    for &count in batches.iter().cycle() {
         if rest.is_empty() {
             break;
         }
-        let (round, after) = rest.split_at(count.min(rest.len()));
-        replies.extend(replica.apply(round));
+        let (batch, after) = rest.split_at(count.min(rest.len()));
+        replies.extend(replica.apply(batch));
         rest = after;
     }
     replies
 }
 
-/// Replicas that cut the log into different rounds, one of them restarted half way, answer the same and end
+/// Replicas that cut the log into different batches, one of them restarted half way, answer the same and end
 /// with the same index, key for key and byte for byte; and what was acknowledged is what the index holds.
 #[test]
 fn replicas_agree_whatever_the_log_and_however_it_is_cut() {
     let bases = [Replica::new(), Replica::new(), Replica::new()];
     let config = ProptestConfig { cases: 200, ..ProptestConfig::default() };
     let steps = prop::collection::vec(step(), 1..60);
-    let rounds = prop::collection::vec(1usize..20, 1..8);
-    proptest!(config, |(steps in steps, rounds in rounds)| {
+    let batches = prop::collection::vec(1usize..20, 1..8);
+    proptest!(config, |(steps in steps, batches in batches)| {
         let log = log_of(steps);
         prop_assume!(!log.is_empty());
-        let [mut one_by_one, mut in_rounds, mut at_once] = bases.each_ref().map(Replica::emptied);
-        let replies = apply_in_rounds(&mut one_by_one, &log, &[1]);
+        let [mut one_by_one, mut in_batches, mut at_once] = bases.each_ref().map(Replica::emptied);
+        let replies = apply_in_batches(&mut one_by_one, &log, &[1]);
         let half = log.len() / 2;
-        let mut replies_in_rounds = apply_in_rounds(&mut in_rounds, &log[..half], &rounds);
-        in_rounds = in_rounds.reopen();
-        replies_in_rounds.extend(apply_in_rounds(&mut in_rounds, &log[half..], &rounds));
+        let mut replies_in_batches = apply_in_batches(&mut in_batches, &log[..half], &batches);
+        in_batches = in_batches.reopen();
+        replies_in_batches.extend(apply_in_batches(&mut in_batches, &log[half..], &batches));
         let replies_at_once = at_once.apply(&log);
-        prop_assert_eq!(&replies_in_rounds, &replies);
+        prop_assert_eq!(&replies_in_batches, &replies);
         prop_assert_eq!(&replies_at_once, &replies);
-        prop_assert_eq!(in_rounds.contents(), one_by_one.contents());
+        prop_assert_eq!(in_batches.contents(), one_by_one.contents());
         prop_assert_eq!(at_once.contents(), one_by_one.contents());
         check_acknowledged(&one_by_one, &log, &replies)?;
     });

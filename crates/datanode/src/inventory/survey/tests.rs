@@ -24,7 +24,7 @@ fn ender(surveyor: &Surveyor) -> Ender {
     Ender { disks: surveyor.disks.clone(), pipelines: surveyor.pipelines.clone(), host }
 }
 
-fn states(surveyor: &Surveyor) -> Vec<(ContainerId, ContainerState)> {
+fn states(surveyor: &Surveyor) -> Vec<(ContainerId, ReplicaState)> {
     surveyor.inventory.select(|(container, replica)| Some((*container, replica.state)))
 }
 
@@ -35,7 +35,7 @@ async fn a_container_that_was_opened_and_closed_unseen_is_found_from_the_next() 
     let left = Left::new().await.copy();
     let (surveyor, disk) = surveyor(&left).await;
     surveyor.look_at(BTreeSet::from([(disk.id, SECOND)])).await;
-    let expected = [(FIRST, ContainerState::Closed), (SECOND, ContainerState::Open)];
+    let expected = [(FIRST, ReplicaState::Closed), (SECOND, ReplicaState::Open)];
     assert_eq!(states(&surveyor), expected);
 }
 
@@ -47,7 +47,7 @@ async fn a_container_that_the_rest_of_a_log_opens_is_found() {
         let left = template.copy();
         let (surveyor, disk) = surveyor(&left).await;
         surveyor.look_at_all().await;
-        assert_eq!(states(&surveyor), [(FIRST, ContainerState::Open)]);
+        assert_eq!(states(&surveyor), [(FIRST, ReplicaState::Open)]);
         let order = PipelineOrder::from_spec(&spec(), disk.id);
         let (ender, pipeline) = (ender(&surveyor), order.pipeline);
         let stopped = StoppedPipeline::new(order, disk, "it does not run".to_owned());
@@ -64,7 +64,7 @@ async fn a_container_that_the_rest_of_a_log_opens_is_found() {
         }
         let stale = std::mem::take(&mut surveyor.inventory.lock().stale);
         surveyor.look_at(stale).await;
-        let expected = [(FIRST, ContainerState::QuasiClosed), (SECOND, ContainerState::QuasiClosed)];
+        let expected = [(FIRST, ReplicaState::QuasiClosed), (SECOND, ReplicaState::QuasiClosed)];
         assert_eq!(states(&surveyor), expected, "let go: {is_let_go}");
     }
 }
@@ -95,7 +95,7 @@ async fn a_pipeline_has_ended_once_its_containers_are_told() {
     ending.await.unwrap().unwrap();
     assert!(has_ended());
     let told = inventory.select(|(container, replica)| Some((*container, replica.state)));
-    assert_eq!(told, [(FIRST, ContainerState::QuasiClosed), (SECOND, ContainerState::QuasiClosed)]);
+    assert_eq!(told, [(FIRST, ReplicaState::QuasiClosed), (SECOND, ReplicaState::QuasiClosed)]);
     workers.end().await;
 }
 
@@ -109,10 +109,10 @@ async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
     std::fs::create_dir(&in_the_way).unwrap();
     let (surveyor, disk) = surveyor(&left).await;
     surveyor.look_at_all().await;
-    assert_eq!(states(&surveyor), [(FIRST, ContainerState::Open), (SECOND, ContainerState::Open)]);
+    assert_eq!(states(&surveyor), [(FIRST, ReplicaState::Open), (SECOND, ReplicaState::Open)]);
     std::fs::remove_dir(&in_the_way).unwrap();
     surveyor.look_at(BTreeSet::from([(disk.id, FIRST)])).await;
-    assert_eq!(states(&surveyor)[0], (FIRST, ContainerState::Closed));
+    assert_eq!(states(&surveyor)[0], (FIRST, ReplicaState::Closed));
 }
 
 /// The index was read when the disk was opened. A report without the disk's containers would say that they
@@ -156,7 +156,7 @@ async fn a_container_is_not_released_while_its_log_is_opened_or_stands_still() {
     let (surveyor, disk) = surveyor(&left).await;
     let (pipelines, order) = (&surveyor.pipelines, PipelineOrder::from_spec(&spec(), disk.id));
     let closed = disk.index.container(FIRST).unwrap().unwrap();
-    assert!(closed.state == ContainerState::Closed && pipelines.has_released(&closed), "no log is here");
+    assert!(closed.state == ReplicaState::Closed && pipelines.has_released(&closed), "no log is here");
     let pipeline = order.pipeline;
     let opening = pipelines.begin_opening(pipeline);
     assert!(!pipelines.has_released(&closed), "its log is being opened");
@@ -191,7 +191,7 @@ async fn a_container_whose_compaction_has_a_damaged_record_is_told_as_unhealthy(
     surveyor.look_at_all().await;
     let replica = surveyor.inventory.get(FIRST).unwrap();
     assert!(replica.unhealthy.as_ref().is_some_and(|why| why.contains("compacted")), "{replica:?}");
-    assert_eq!((replica.state, replica.released), (ContainerState::Closed, true));
+    assert_eq!((replica.state, replica.released), (ReplicaState::Closed, true));
     assert_eq!(disk.index.unhealthy(FIRST).unwrap(), replica.unhealthy);
 }
 
@@ -201,7 +201,7 @@ async fn of_a_replica_that_nobody_read_the_terms_up_to_what_is_committed_are_tol
     let left = Left::new().await.copy();
     let (surveyor, disk) = surveyor(&left).await;
     let last = disk.index.container(FIRST).unwrap().unwrap().last;
-    let end = ContainerEnd { state: ContainerState::WithoutLog, last, committed: LogIndex(1) };
+    let end = ContainerEnd { state: ReplicaState::WithoutLog, last, committed: LogIndex(1) };
     disk.index.set_end(FIRST, end).unwrap();
     disk.mark_unhealthy(FIRST, "a record behind it is damaged".to_owned()).await;
     surveyor.look_at_all().await;

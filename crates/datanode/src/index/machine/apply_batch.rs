@@ -1,8 +1,8 @@
-//! One round of commands on its way into one batch. The answers and the rows that are written must not depend
-//! on where rounds begin and end: replicas cut the same log into different ones.
+//! The commands that are applied together, on their way into one batch. The answers and the rows that are
+//! written must not depend on where batches begin and end: replicas cut the same log into different ones.
 
 use super::super::records::{
-    BlockRecord, ChunkPlace, ChunkRecord, ContainerRecord, ContainerState, encode_local,
+    BlockRecord, ChunkPlace, ChunkRecord, ContainerRecord, ReplicaState, encode_local,
 };
 use super::super::{Index, keys};
 use super::BLOCK_BYTES_MAX;
@@ -17,8 +17,8 @@ use rocksdb::WriteBatch;
 use std::collections::BTreeMap;
 use types::{BlockId, ContainerId, LogId, LogIndex, Nonce, OwnerId, PipelineId, Term};
 
-/// The index with the effects of this round's commands so far.
-pub(super) struct Round<'a> {
+/// The index with the effects of this batch's commands so far.
+pub(super) struct ApplyBatch<'a> {
     index: &'a Index,
     pipeline: PipelineId,
     open: (ContainerId, ContainerRecord),
@@ -57,17 +57,17 @@ impl ChunkError {
     }
 }
 
-impl<'a> Round<'a> {
+impl<'a> ApplyBatch<'a> {
     pub(super) fn new(
         index: &'a Index,
         pipeline: PipelineId,
         open: (ContainerId, ContainerRecord),
         committed_to: Option<LogIndex>,
-    ) -> Round<'a> {
+    ) -> ApplyBatch<'a> {
         let write = WriteBatch::default();
         let (nonces, blocks, chunks) = Default::default();
         let forget_to = None;
-        Round { index, pipeline, open, committed_to, forget_to, write, nonces, blocks, chunks }
+        ApplyBatch { index, pipeline, open, committed_to, forget_to, write, nonces, blocks, chunks }
     }
 
     /// Carries out one command. An error means that this replica cannot go on: a command of a newer version,
@@ -284,11 +284,11 @@ impl<'a> Round<'a> {
             self.pipeline
         );
         self.open.1.state = match Some(command.id.index) <= self.committed_to {
-            true => ContainerState::Closed,
-            false => ContainerState::QuasiClosed,
+            true => ReplicaState::Closed,
+            false => ReplicaState::QuasiClosed,
         };
         self.open.1.last = Some(command.id);
-        if self.open.1.state == ContainerState::QuasiClosed {
+        if self.open.1.state == ReplicaState::QuasiClosed {
             self.open.1.committed = self.committed_to.unwrap_or_default();
         }
         self.save_open();
@@ -315,7 +315,7 @@ impl<'a> Round<'a> {
     /// record when it was deleted on this replica.
     fn find(&self, nonce: Nonce) -> anyhow::Result<Option<(BlockId, Option<BlockRecord>)>> {
         let (open, previous) = (self.open.0, self.open.1.previous);
-        // A nonce that this round saw counts only while the index would still have it, wherever rounds begin
+        // A nonce that this batch saw counts only while the index would still have it, wherever batches begin
         // and end.
         let seen =
             self.nonces.get(&nonce).copied().filter(|block| [open, previous].contains(&block.container));

@@ -23,7 +23,7 @@ const ENTRY_COMMANDS_MAX: usize = 256;
 /// The bytes of changes that wait or are under way, of all groups of an OM; more are told to come again.
 pub(crate) const WAITING_BYTES_MAX: usize = 64 << 20;
 
-pub(crate) struct Lane {
+pub(crate) struct ChangeQueue {
     queue: mpsc::UnboundedSender<Queued>,
     room: Arc<Semaphore>,
     task: JoinHandle<()>,
@@ -36,17 +36,17 @@ struct Queued {
     _room: OwnedSemaphorePermit,
 }
 
-impl Drop for Lane {
+impl Drop for ChangeQueue {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Lane {
-    pub(crate) fn new(group: Group, addresses: AddressBook, room: Arc<Semaphore>) -> Lane {
+impl ChangeQueue {
+    pub(crate) fn new(group: Group, addresses: AddressBook, room: Arc<Semaphore>) -> ChangeQueue {
         let (queue, waiting) = mpsc::unbounded_channel();
         let task = tokio::spawn(run(group, addresses, waiting));
-        Lane { queue, room, task }
+        ChangeQueue { queue, room, task }
     }
 
     /// Puts a command into the log; resolves when it is applied. Whoever stops waiting takes it back at most
@@ -59,12 +59,12 @@ impl Lane {
         let (answer, answered) = oneshot::channel();
         let stopped = || Failure::new(Code::Unavailable, "this replica is being closed");
         self.queue.send(Queued { entry, answer, _room: room }).map_err(|_| stopped())?;
-        // The lane's task ends with the group, and what it had proposed may be applied yet.
+        // The task ends with the group, and what it had proposed may be applied yet.
         answered.await.unwrap_or_else(|_| Err(Failure::new(Code::OutcomeUnknown, "this replica was closed")))
     }
 }
 
-/// Makes entries of what waits until the lane is dropped.
+/// Makes entries of what waits until the queue is dropped.
 async fn run(group: Group, addresses: AddressBook, mut waiting: mpsc::UnboundedReceiver<Queued>) {
     let mut under_way = FuturesUnordered::new();
     let mut gathered = Vec::new();

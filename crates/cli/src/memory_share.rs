@@ -1,0 +1,214 @@
+//! The memory of a process for what it buffers and caches: one number for all of it, or one for each part.
+
+use crate::args::Role;
+use clap::Args as ClapArgs;
+use client::ClientOptions;
+
+/// RocksDB's of SCM, which has no number of its own.
+const SCM_BYTES: usize = 64 << 20;
+
+/// Memory for the data of datanodes. A disk that writes 200 MB/s would empty its queue of 16 MiB, which is its
+/// share where there are four or more, in a twelfth of a second.
+const DATA_BYTES: usize = 256 << 20;
+/// The least memory for the data of each disk. A quarter of it is for what is under way to the disk, and must
+/// hold the largest command of a log.
+const DATA_BYTES_PER_DISK_MIN: usize = 4 * raft::COMMAND_BYTES_MAX;
+
+/// Memory for the logs of SCM and OM: four groups that are written to keep their 32 MiB for followers that
+/// lag.
+const LOG_BYTES: usize = 128 << 20;
+/// The least memory for the logs of SCM and OM: less holds not even the largest command of a log, and one is
+/// let in whatever the limit says.
+const LOG_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
+
+const OM_BYTES: usize = 256 << 20;
+const OM_BYTES_MIN: usize = 16 << 20;
+/// The least memory of a gateway: a document, a list and a few transfers.
+const S3_BYTES_MIN: usize = 8 << 20;
+
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub(crate) struct MemoryArgs {
+    /// Memory for all that this process buffers and caches. Parts that have a number of their own
+    /// (--s3-memory-bytes, --data-memory, --om-memory, --log-memory-bytes) keep it; the others share what is
+    /// left as their defaults are. Default: all parts have their defaults
+    #[arg(long, env = "FLOTILLA_MEMORY", value_name = "BYTES")]
+    pub memory: Option<usize>,
+    /// A datanode's memory for data, of all its disks together. A quarter of it is for what is received, one
+    /// for what is on its way to the disks, and one for what is read and not taken yet; where one of them is
+    /// full, who wants more of it waits, or is sent elsewhere. The rest has what was written last, for
+    /// followers that lag and for readers. Beside it, as much as a quarter is for the indexes of all disks.
+    /// Default: 256 MiB, or 64 MiB for each disk where there are more than four; of `flotilla dev`, of all
+    /// three datanodes
+    #[arg(long, env = "FLOTILLA_DATA_MEMORY", value_name = "BYTES")]
+    pub data_memory: Option<usize>,
+    /// Memory for the tables of all of OM's groups: blocks that were read, and what is not flushed yet.
+    /// Default: 256 MiB
+    #[arg(long, env = "FLOTILLA_OM_MEMORY", value_name = "BYTES")]
+    pub om_memory: Option<usize>,
+    /// Memory for the logs of SCM and OM: what is not written yet, and what was written last, for followers
+    /// that lag. Where it is full of what is not written, writers wait. Default: 128 MiB
+    #[arg(long, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
+    pub log_memory_bytes: Option<usize>,
+}
+
+/// The memory of each part of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryShare {
+    /// A gateway's for bodies, documents and lists.
+    pub s3: usize,
+    /// The data of all datanodes of the process.
+    pub data: usize,
+    /// The tables of OM's groups.
+    pub om: usize,
+    /// The logs of SCM and OM.
+    pub logs: usize,
+}
+
+struct Part {
+    option: &'static str,
+    is_used: bool,
+    said: Option<usize>,
+    usual: usize,
+    least: usize,
+    /// Whether a quarter of it is taken besides, for the indexes of data.
+    has_index: bool,
+}
+
+impl Part {
+    fn with_index(&self, bytes: usize) -> usize {
+        if self.has_index { bytes.saturating_add(bytes / 4) } else { bytes }
+    }
+
+    /// The number where `left` is to be shared by parts that usually take `usual` together.
+    fn share(&self, left: usize, usual: usize) -> usize {
+        match self.said {
+            Some(said) => said,
+            None => (self.usual as u128 * left as u128 / usual.max(1) as u128) as usize,
+        }
+    }
+}
+
+impl MemoryArgs {
+    /// The numbers of a process with these roles and disks; `s3` is what was said of a gateway's.
+    pub(crate) fn share(
+        &self,
+        s3: Option<usize>,
+        roles: &[Role],
+        disks: usize,
+    ) -> Result<MemoryShare, String> {
+        let has = |role: Role| roles.contains(&role);
+        let part = |option, is_used, said, usual, least| Part {
+            option,
+            is_used,
+            said,
+            usual,
+            least,
+            has_index: false,
+        };
+        let s3_usual = ClientOptions::default().memory_bytes_max;
+        let data_least = disks * DATA_BYTES_PER_DISK_MIN;
+        let has_logs = has(Role::Scm) || has(Role::Om);
+        let data_usual = DATA_BYTES.max(data_least);
+        let data = part("--data-memory", has(Role::Datanode), self.data_memory, data_usual, data_least);
+        let parts = [
+            part("--s3-memory-bytes", has(Role::S3), s3, s3_usual, S3_BYTES_MIN),
+            Part { has_index: true, ..data },
+            part("--om-memory", has(Role::Om), self.om_memory, OM_BYTES, OM_BYTES_MIN),
+            part("--log-memory-bytes", has_logs, self.log_memory_bytes, LOG_BYTES, LOG_BYTES_MIN),
+        ];
+        for part in parts.iter().filter(|part| part.is_used) {
+            if let Some(said) = part.said.filter(|said| *said < part.least) {
+                let (option, least) = (part.option, part.least);
+                let of = if part.has_index { format!(" for {disks} disks") } else { String::new() };
+                return Err(format!("{option} {said} is too little{of}: {least} are needed"));
+            }
+        }
+        let [s3, data, om, logs] = match self.memory {
+            None => parts.each_ref().map(|part| part.said.unwrap_or(part.usual)),
+            Some(total) => shared(&parts, total, if has(Role::Scm) { SCM_BYTES } else { 0 })?,
+        };
+        Ok(MemoryShare { s3, data, om, logs })
+    }
+}
+
+/// Shares what is left of `total` beside `fixed`, which nobody can change, and what was said.
+fn shared(parts: &[Part; 4], total: usize, fixed: usize) -> Result<[usize; 4], String> {
+    let used = || parts.iter().filter(|part| part.is_used);
+    let said = used().filter_map(|part| part.said.map(|said| part.with_index(said)));
+    let taken = said.fold(fixed, usize::saturating_add);
+    let usual: usize =
+        used().filter(|part| part.said.is_none()).map(|part| part.with_index(part.usual)).sum();
+    let shares = total.checked_sub(taken).map(|left| parts.each_ref().map(|part| part.share(left, usual)));
+    let short = |shares: &[usize; 4]| {
+        let shared = parts.iter().zip(shares).filter(|(part, _)| part.is_used && part.said.is_none());
+        shared.into_iter().any(|(part, bytes)| *bytes < part.least)
+    };
+    match shares {
+        Some(shares) if !short(&shares) => Ok(shares),
+        _ => {
+            let shared = || used().filter(|part| part.said.is_none());
+            let needed =
+                shared().map(|part| (part.least as u128 * usual as u128).div_ceil(part.usual as u128));
+            let needed = needed.max().unwrap_or(0).saturating_add(taken as u128);
+            let names: Vec<&str> = shared().map(|part| part.option).collect();
+            let hint = match &names[..] {
+                [] => String::new(),
+                names => format!("; or give {} numbers of their own", names.join(", ")),
+            };
+            Err(format!(
+                "--memory {total} is too little for these roles and disks: {needed} are needed{hint}"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Role; 4] = [Role::Scm, Role::Om, Role::Datanode, Role::S3];
+    const MIB: usize = 1 << 20;
+
+    fn of(memory: usize) -> MemoryArgs {
+        MemoryArgs { memory: Some(memory), ..MemoryArgs::default() }
+    }
+
+    /// All that the numbers stand for.
+    fn sum(share: &MemoryShare) -> usize {
+        share.s3 + share.data + share.data / 4 + share.om + share.logs + SCM_BYTES
+    }
+
+    #[test]
+    fn the_defaults_are_shares_of_their_sum() {
+        let usual = MemoryArgs::default().share(None, &ALL, 2).unwrap();
+        assert_eq!(usual, MemoryShare { s3: 768 * MIB, data: 256 * MIB, om: 256 * MIB, logs: 128 * MIB });
+        assert_eq!(of(sum(&usual)).share(None, &ALL, 2).unwrap(), usual);
+    }
+
+    #[test]
+    fn what_is_said_of_a_part_holds_and_the_others_share_what_is_left() {
+        let half = of(768 * MIB).share(None, &ALL, 2).unwrap();
+        assert!(sum(&half) <= 768 * MIB && sum(&half) > 767 * MIB, "{half:?}");
+        let args = MemoryArgs { data_memory: Some(512 * MIB), ..of(1536 * MIB) };
+        let share = args.share(Some(256 * MIB), &ALL, 2).unwrap();
+        assert_eq!((share.data, share.s3), (512 * MIB, 256 * MIB));
+        assert_eq!(share.om, 2 * share.logs);
+        assert!(sum(&share) <= 1536 * MIB && sum(&share) > 1535 * MIB, "{share:?}");
+    }
+
+    #[test]
+    fn only_the_roles_of_a_process_share() {
+        assert_eq!(of(1024 * MIB).share(None, &[Role::S3], 0).unwrap().s3, 1024 * MIB);
+        assert_eq!(of(1000 * MIB).share(None, &[Role::Datanode], 4).unwrap().data, 800 * MIB);
+    }
+
+    #[test]
+    fn too_little_is_refused_with_what_is_needed() {
+        let why = of(100 * MIB).share(None, &ALL, 2).unwrap_err();
+        let needed: usize = why.split(' ').rev().find_map(|word| word.parse().ok()).unwrap();
+        assert!(why.contains("--om-memory"), "{why}");
+        assert!(of(needed).share(None, &ALL, 2).is_ok(), "{why}");
+        assert!(of(needed - MIB).share(None, &ALL, 2).is_err(), "{why}");
+        assert!(of(600 * MIB).share(Some(600 * MIB), &[Role::S3, Role::Scm], 0).is_err());
+    }
+}
