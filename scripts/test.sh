@@ -14,7 +14,7 @@ Without a filter: all tests of the workspace, side by side, each in a process of
 then the quick clients of ./dev e2e, against a `flotilla dev` started for the purpose on free ports and a temporary directory. With a filter: only the tests that, written as in
 the output ("raft/groups reads::…"), contain it; `./dev test clients` runs only the part with the clients.
 What a test prints is shown when it fails; up to three that failed beside others are tried once more, alone, and are told of as unsteady
-where they pass then. At the end stand the ten slowest; the last line is `N passed, M failed`, and the exit
+where they pass then. At the end stands which took longest and computed most; the last line is `N passed, M failed`, and the exit
 status is 0 only when M is 0. One crate:  ./dev test raft   One binary of it:  ./dev test raft/groups
 HELP
 }

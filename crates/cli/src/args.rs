@@ -6,6 +6,7 @@ use crate::duration::duration;
 use crate::load::args::LoadArgs;
 use crate::memory_share::MemoryArgs;
 use crate::reclaim_times::ReclaimTimes;
+use crate::role::Role;
 use crate::s3_limits::S3Limits;
 use crate::version::{LONG_VERSION, VERSION};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -133,30 +134,6 @@ pub(crate) enum S3OmReads {
     Leader,
     /// Any member, that of the gateway's own process first; it asks the leader how far its names must be
     Any,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Storage container manager: nodes, pipelines, containers
-    Scm,
-    /// Object manager: the namespace
-    Om,
-    /// Stores data
-    Datanode,
-    /// The S3 gateway
-    S3,
-}
-
-impl Role {
-    /// The role's name, as on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Role::Scm => "scm",
-            Role::Om => "om",
-            Role::Datanode => "datanode",
-            Role::S3 => "s3",
-        }
-    }
 }
 
 /// The longest access key: AWS has no longer ones.

@@ -1,10 +1,11 @@
-use crate::args::{DNS_ZONE, DevArgs, OmReads, Role, S3OmReads};
+use crate::args::{DNS_ZONE, DevArgs, OmReads, S3OmReads};
 use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::memory_share::{MemoryArgs, MemoryShare};
 use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::reclaim_times::ReclaimTimes;
+use crate::role::Role;
 use crate::s3_limits::S3Limits;
 use crate::server::{Server, ServerOptions};
 use crate::service_manager::{NotifyOptions, ServiceManager};

@@ -2,11 +2,11 @@
 //! no authentication. Who reaches it may read and change the registry, as whoever reaches gRPC may, and
 //! nothing else; only pages of a browser may not (`registry::http`).
 
-use crate::args::Role;
 use crate::metrics_page::MetricsPage;
 use crate::open_files;
 use crate::presence::expose_dns;
 use crate::process_metrics;
+use crate::role::Role;
 use crate::roles::Roles;
 use crate::server::Service;
 use anyhow::Context;

@@ -22,6 +22,7 @@ mod presence;
 mod process_metrics;
 mod ready;
 mod reclaim_times;
+mod role;
 mod roles;
 mod s3_limits;
 mod server;

@@ -1,14 +1,14 @@
 //! The memory of a process for what it buffers and caches: one number for all of it, or one for each part.
 
-use crate::args::Role;
+use crate::role::Role;
 use clap::Args as ClapArgs;
 use client::ClientOptions;
 
 /// RocksDB's of SCM, which has no number of its own.
 const SCM_BYTES: usize = 64 << 20;
 
-/// Memory for the data of datanodes. A disk that writes 200 MB/s would empty its queue of 16 MiB, which is its
-/// share where there are four or more, in a twelfth of a second.
+/// Memory for the data of datanodes. A disk that writes 200 MB/s would empty its queue of 16 MiB, which is
+/// its share where there are four or more, in a twelfth of a second.
 const DATA_BYTES: usize = 256 << 20;
 /// The least memory for the data of each disk. A quarter of it is for what is under way to the disk, and must
 /// hold the largest command of a log.
@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_part_holds_and_the_others_share_what_is_left() {
-        let half = of(768 * MIB).share(None, &ALL, 2).unwrap();
-        assert!(sum(&half) <= 768 * MIB && sum(&half) > 767 * MIB, "{half:?}");
+        let less = of(1000 * MIB).share(None, &ALL, 2).unwrap();
+        assert!(sum(&less) <= 1000 * MIB && sum(&less) > 999 * MIB, "{less:?}");
         let args = MemoryArgs { data_memory: Some(512 * MIB), ..of(1536 * MIB) };
         let share = args.share(Some(256 * MIB), &ALL, 2).unwrap();
         assert_eq!((share.data, share.s3), (512 * MIB, 256 * MIB));

@@ -2,9 +2,9 @@
 //! here.
 
 use crate::admin::FREE_PERCENT_WARNING;
-use crate::args::Role;
 use crate::http::Http;
 use crate::output::printable;
+use crate::role::Role;
 use crate::roles::Roles;
 use crate::version::VERSION;
 use anyhow::Context;

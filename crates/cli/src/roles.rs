@@ -1,4 +1,4 @@
-use crate::args::Role;
+use crate::role::Role;
 use crate::version::{COMMIT, VERSION};
 use client::Client;
 use datanode::Datanode;

@@ -50,8 +50,8 @@ pub(crate) struct S3Limits {
     pub s3_bytes_per_second_min: u64,
     /// S3: memory for what is read and not taken yet by clients, and what they sent and is not written yet: a
     /// quarter of it (at least 16 MiB) for documents and lists, half of that for one address, the rest for
-    /// data. Past half of that pieces are smaller; past all of it more get SlowDown, and those under way wait.
-    /// Default: 768 MiB
+    /// data. Past half of that pieces are smaller; past all of it more get SlowDown, and those under way
+    /// wait. Default: 768 MiB
     #[arg(long, env = "FLOTILLA_S3_MEMORY_BYTES", value_parser = memory_bytes)]
     pub s3_memory_bytes: Option<usize>,
 }

@@ -1,4 +1,4 @@
-use crate::args::{OmReads, Role, S3OmReads, ScmTimes, ServerArgs};
+use crate::args::{OmReads, S3OmReads, ScmTimes, ServerArgs};
 use crate::credentials::{Secret, systemd_directory};
 use crate::http::Http;
 use crate::logging;
@@ -7,6 +7,7 @@ use crate::open_files;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::reclaim_times::ReclaimTimes;
+use crate::role::Role;
 use crate::roles::Roles;
 use crate::s3_limits::S3Limits;
 use crate::service_manager::{NotifyOptions, ServiceManager};

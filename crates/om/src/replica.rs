@@ -251,7 +251,7 @@ impl Replica {
         let fresh = Fresh { random: 0, now_ms: self.clock.now_ms() };
         let command = ops::prepare::<RestoreRows>(RequestId(random().random()), None, request, fresh)?;
         let meta = OmEntry { commands: vec![command] }.encode_to_vec().into();
-        // The command goes past the queue: with other commands in its entry it would be a request like others.
+        // The command goes past the queue: with others in its entry it would be a request like them.
         let done = self.group.apply(Command { meta, ..Command::default() }).await;
         let done = done.map_err(|error| error.into_failure(addresses))?;
         let reply = change_queue::replies(done.reply, 1)?.pop().unwrap_or_default();

@@ -19,27 +19,48 @@ pub(crate) enum Verdict {
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The fields of `/proc/PID/stat` behind the name with the times of the process and of its children, in user
+/// mode and in the kernel.
+const USER_TO_CHILDREN: std::ops::Range<usize> = 11..15;
+/// The unit of these times, which Linux has for all programs.
+const TICK_MS: u64 = 10;
+
 /// The variable in which `testkit` looks for the ports that this test may use: others run at the same time.
 const PORTS_VARIABLE: &str = "FLOTILLA_TEST_PORTS";
 
 /// The line that libtest prints when its one test has passed.
 const PASSED: &str = "test result: ok. 1 passed";
 
-/// Runs `test` alone in a process and returns when that has ended: its verdict, and what a failed one
-/// printed.
-pub(crate) fn run(test: &Test, ports: &Range<usize>, within: Duration) -> (Verdict, String) {
-    match run_to_its_end(test, ports, within) {
-        // Whoever exits early, or has no test of this name any more, has passed nothing.
-        Ok((Verdict::Passed, printed)) if !printed.contains(PASSED) => {
-            (Verdict::Failed("ended well and ran no test".to_owned()), cut(&printed))
+/// A process that has ended.
+pub(crate) struct Ended {
+    pub(crate) verdict: Verdict,
+    /// The output of a failed test.
+    pub(crate) printed: String,
+    /// The processor time of the test and of all that it started and waited for.
+    pub(crate) computed: Duration,
+}
+
+/// Runs `test` alone in a process and returns when that has ended.
+pub(crate) fn run(test: &Test, ports: &Range<usize>, within: Duration) -> Ended {
+    let ended = match run_to_its_end(test, ports, within) {
+        Ok(ended) => ended,
+        Err(error) => {
+            let verdict = Verdict::Failed(format!("{error:#}"));
+            return Ended { verdict, printed: String::new(), computed: Duration::ZERO };
         }
-        Ok((Verdict::Passed, _)) => (Verdict::Passed, String::new()),
-        Ok((failed, printed)) => (failed, cut(&printed)),
-        Err(error) => (Verdict::Failed(format!("{error:#}")), String::new()),
+    };
+    match ended.verdict {
+        // Whoever exits early, or has no test of this name any more, has passed nothing.
+        Verdict::Passed if !ended.printed.contains(PASSED) => {
+            let verdict = Verdict::Failed("ended well and ran no test".to_owned());
+            Ended { verdict, printed: cut(&ended.printed), ..ended }
+        }
+        Verdict::Passed => Ended { printed: String::new(), ..ended },
+        Verdict::Failed(_) => Ended { printed: cut(&ended.printed), ..ended },
     }
 }
 
-fn run_to_its_end(test: &Test, ports: &Range<usize>, within: Duration) -> anyhow::Result<(Verdict, String)> {
+fn run_to_its_end(test: &Test, ports: &Range<usize>, within: Duration) -> anyhow::Result<Ended> {
     let mut printed = tempfile::tempfile().context("make a file for what a test prints")?;
     let mut child = Command::new(&test.binary.executable)
         .args(["--exact", &test.name, "--include-ignored", "--nocapture", "--test-threads", "1"])
@@ -51,28 +72,49 @@ fn run_to_its_end(test: &Test, ports: &Range<usize>, within: Duration) -> anyhow
         .stderr(printed.try_clone()?)
         .spawn()
         .with_context(|| format!("start {test}"))?;
-    let verdict = wait(&mut child, within)?;
-    Ok((verdict, text(&mut printed)?))
+    let (verdict, computed) = wait(&mut child, within)?;
+    Ok(Ended { verdict, printed: text(&mut printed)?, computed })
 }
 
 /// Waits for a process without a thread or a signal of its own; a few milliseconds late are nothing for a
-/// test.
-fn wait(child: &mut Child, within: Duration) -> anyhow::Result<Verdict> {
+/// test. Returns its processor time as well, which can be read until it is waited for.
+fn wait(child: &mut Child, within: Duration) -> anyhow::Result<(Verdict, Duration)> {
     let deadline = Instant::now() + within;
     loop {
-        match child.try_wait().context("wait for a test")? {
-            Some(status) if status.success() => return Ok(Verdict::Passed),
-            Some(status) => return Ok(Verdict::Failed(status.to_string())),
-            None if Instant::now() > deadline => {
+        let computed = match computed(child.id()) {
+            Some((computed, true)) => computed,
+            Some((computed, false)) if Instant::now() > deadline => {
                 end_with_descendants(child.id());
                 // The shell may be what was missing.
                 child.kill().context("end a test that hangs")?;
                 child.wait().context("wait for a test that was ended")?;
-                return Ok(Verdict::Failed(format!("did not end within {} s", within.as_secs())));
+                let why = format!("did not end within {} s", within.as_secs());
+                return Ok((Verdict::Failed(why), computed));
             }
-            None => std::thread::sleep(POLL_INTERVAL),
-        }
+            Some((_, false)) => {
+                std::thread::sleep(POLL_INTERVAL);
+                continue;
+            }
+            None => Duration::ZERO,
+        };
+        let status = child.wait().context("wait for a test")?;
+        let verdict = match status.success() {
+            true => Verdict::Passed,
+            false => Verdict::Failed(status.to_string()),
+        };
+        return Ok((verdict, computed));
     }
+}
+
+/// The processor time of a child and of its descendants that were waited for, and whether the child has
+/// ended.
+fn computed(pid: u32) -> Option<(Duration, bool)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // "pid (name) state parent …", and a name may contain anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: Option<u64> =
+        fields.get(USER_TO_CHILDREN)?.iter().map(|field| field.parse::<u64>().ok()).sum();
+    Some((Duration::from_millis(ticks? * TICK_MS), matches!(fields[0], "Z" | "X")))
 }
 
 /// Ends a test that hangs and the processes it started, which its destructors cannot end any more.

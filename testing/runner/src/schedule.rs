@@ -2,7 +2,7 @@
 
 use crate::artifacts::Test;
 use crate::needs::{Need, need};
-use crate::process::{self, Verdict};
+use crate::process::{self, Ended, Verdict};
 use crate::times::Times;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -13,6 +13,8 @@ pub(crate) struct Outcome {
     pub(crate) test: Test,
     pub(crate) verdict: Verdict,
     pub(crate) took: Duration,
+    /// The processor time of the test and of all that it started.
+    pub(crate) computed: Duration,
     /// The output of a failed test.
     pub(crate) printed: String,
     /// Whether the test passed alone, after it had failed beside others.
@@ -60,9 +62,10 @@ pub(crate) fn run(
         let mut outcomes = Vec::new();
         while let Some(Queued { test, need }) = room.take() {
             let started = Instant::now();
-            let (verdict, printed) = process::run(&test, &ports, each_within);
+            let Ended { verdict, printed, computed } = process::run(&test, &ports, each_within);
             room.leave(need);
-            outcomes.push(Outcome { test, verdict, took: started.elapsed(), printed, passed_alone: false });
+            let took = started.elapsed();
+            outcomes.push(Outcome { test, verdict, took, computed, printed, passed_alone: false });
             report(outcomes.last().expect("it was pushed"));
         }
         outcomes
@@ -85,8 +88,8 @@ pub(crate) fn run_failed_alone(outcomes: &mut [Outcome], each_within: Duration) 
         return;
     }
     for outcome in failed {
-        let (verdict, _) = process::run(&outcome.test, &PORTS, each_within);
-        outcome.passed_alone = verdict == Verdict::Passed;
+        let ended = process::run(&outcome.test, &PORTS, each_within);
+        outcome.passed_alone = ended.verdict == Verdict::Passed;
     }
 }
 

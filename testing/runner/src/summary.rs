@@ -1,10 +1,11 @@
-//! The summary that a person reads: a line for each test, what failed with all it printed, the ten slowest,
-//! and the count.
+//! The summary that a person reads: a line for each test, what failed with all it printed, which took longest
+//! and computed most, and the count.
 
 use crate::process::Verdict;
 use crate::schedule::Outcome;
+use std::time::Duration;
 
-const SLOWEST: usize = 10;
+const MOST: usize = 20;
 
 pub(crate) fn print_result(outcome: &Outcome) {
     let word = match outcome.verdict {
@@ -19,19 +20,25 @@ pub(crate) fn print(outcomes: &[Outcome], ignored: usize) -> bool {
     for outcome in outcomes {
         print_failure(outcome);
     }
-    let mut slowest: Vec<&Outcome> = outcomes.iter().collect();
-    slowest.sort_by_key(|outcome| std::cmp::Reverse(outcome.took));
-    println!("\nthe slowest:");
-    for outcome in slowest.iter().take(SLOWEST) {
-        println!("       {:8.2} s  {}", outcome.took.as_secs_f64(), outcome.test);
-    }
-    println!();
+    print_most("took longest", outcomes, |outcome| outcome.took);
+    print_most("computed most, with what they started", outcomes, |outcome| outcome.computed);
+    let computed: Duration = outcomes.iter().map(|outcome| outcome.computed).sum();
+    println!("       {:8.2} s  all\n", computed.as_secs_f64());
     for outcome in outcomes.iter().filter(|outcome| outcome.passed_alone) {
         println!("unsteady: {} failed beside others, and passed alone", outcome.test);
     }
     let failed = outcomes.iter().filter(|outcome| outcome.has_failed() && !outcome.passed_alone).count();
     println!("tests: {} passed, {failed} failed, {ignored} ignored", outcomes.len() - failed);
     failed == 0
+}
+
+fn print_most(what: &str, outcomes: &[Outcome], of: fn(&Outcome) -> Duration) {
+    let mut most: Vec<&Outcome> = outcomes.iter().collect();
+    most.sort_by_key(|outcome| std::cmp::Reverse(of(outcome)));
+    println!("\n{what}:");
+    for outcome in most.iter().take(MOST) {
+        println!("       {:8.2} s  {}", of(outcome).as_secs_f64(), outcome.test);
+    }
 }
 
 fn print_failure(outcome: &Outcome) {

@@ -31,7 +31,7 @@ const LIMITS: &[(&str, &str, &str, &str)] = &[
     ("segment.md", "| index | at most 2⁶²", "raftlog/src/segment.rs", "NUMBER_MAX"),
     ("segment.md", "at least 4 MiB", "raftlog/src/segment.rs", "ALLOCATION_STEP_BYTES_MIN"),
     ("segment.md", "4 MiB and at most 64 MiB", "raftlog/src/segment.rs", "ALLOCATION_STEP_BYTES_MAX"),
-    ("segment.md", "takes them all, up to 16 MiB", "raftlog/src/core.rs", "ROUND_BYTES_MAX"),
+    ("segment.md", "takes them all, up to 16 MiB", "raftlog/src/core.rs", "FLUSH_BYTES_MAX"),
     ("segment-index.md", "count | 1 to 65536", "raftlog/src/segment_index.rs", "COUNT_MAX"),
     ("segment-index.md", "when 4096 records", "raftlog/src/segment_index.rs", "PENDING_RECORDS_MAX"),
     ("segment-index.md", "or records of 8 MiB", "raftlog/src/segment_index.rs", "PENDING_BYTES_MAX"),

@@ -38,7 +38,8 @@ impl OpenContainer {
     }
 }
 
-/// Applies a pipeline's log to the index of its disk: one atomic batch for the commands that are applied together.
+/// Applies a pipeline's log to the index of its disk: one atomic batch for the commands that are applied
+/// together.
 pub(crate) struct PipelineMachine {
     index: Index,
     pipeline: PipelineId,

@@ -1,5 +1,5 @@
-//! Small scripts, crashed before and after every step, and again on the way of the recovery: at every third step
-//! of it, another third after each kind of death, and at all of them where `FLOTILLA_EXHAUSTIVE` is set.
+//! Small scripts, crashed before and after every step, and again on the way of the recovery: at every third
+//! step of it, another third after each kind of death, and at all of them where `FLOTILLA_EXHAUSTIVE` is set.
 
 use crate::driver::Action;
 use crate::liar::Lie;
@@ -25,7 +25,8 @@ const FEWER_DEATHS: [Death; 4] = [
     Death::Power(Loss::Random(2)),
 ];
 
-/// The steps of a recovery between two second crashes. Odd, as every other step is crashed after and not before.
+/// The steps of a recovery between two second crashes. Odd, as every other step is crashed after and not
+/// before.
 const SECOND_CRASHES_APART: usize = 3;
 
 /// Records of 400 bytes and less stand several to a segment, larger ones alone.

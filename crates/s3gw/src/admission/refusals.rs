@@ -137,8 +137,8 @@ pub(super) fn refuse_unsigned(headers: &HeaderMap, signed: &[String]) -> Result<
     Err(GatewayError::refused("AccessDenied", 403, why))
 }
 
-/// Refuses parameters that are numbers and have a sign: the protocol layer takes `+1` for 1, and other servers
-/// do not.
+/// Refuses parameters that are numbers and have a sign: the protocol layer takes `+1` for 1, and other
+/// servers do not.
 pub(super) fn refuse_signed_numbers(query: &Query) -> Result<()> {
     let is_signed = |name: &&&str| query.get(name).is_some_and(|number| number.starts_with(['+', '-']));
     match NUMBERS.iter().find(is_signed) {

@@ -5,9 +5,10 @@ use flotilla_sim::cluster::Planted;
 use flotilla_sim::seeds::{Campaign, Report, Simulated};
 
 /// Seeds that are over soon.
-const SLICE: [u64; 9] = [131, 120, 1502, 84, 71, 82, 124, 93, 153];
-/// Events that must happen in one of them: a slice in which nothing happens proves nothing.
-const REACHED: [&str; 47] = [
+const SLICE: [u64; 8] = [131, 120, 1502, 84, 71, 412, 124, 93];
+/// Events that must happen in one of them: a slice in which nothing happens proves nothing. Machines that
+/// stand still for minutes are left to the campaign: seeds that have one take too long.
+const REACHED: [&str; 46] = [
     "blocks",
     "blocks_gone",
     "gone_checked",
@@ -36,7 +37,6 @@ const REACHED: [&str; 47] = [
     "containers_adopted",
     "scm_resets",
     "machines_paused",
-    "paused_for_minutes",
     "failed_disks_restarted",
     "bits_flipped",
     "ends_damaged",
@@ -176,6 +176,7 @@ fn numbers_that_are_drawn_again() {
 
 /// A write that was overwritten or deleted comes back when its client, who lost the answer, asks again.
 #[test]
+#[ignore = "a minute and a half; om's tests of lost answers find it in seconds"]
 fn requests_to_om_that_take_effect_again() {
     check(Planted::RequestIdsIgnored, 1, &["has a history that cannot be"]);
 }
@@ -201,6 +202,7 @@ fn a_sweep_without_its_fence() {
 
 /// A bucket goes from a group that is yet to be asked to one that was.
 #[test]
+#[ignore = "a minute and a half; om's model of sweeps finds it in seconds"]
 fn a_sweep_that_overlooks_a_move() {
     check(Planted::MovesOverlooked, 43, &["which a key names", "is DELETED, and a key names"]);
 }
