@@ -66,8 +66,11 @@ pub(crate) struct MemoryShare {
 
 struct Part {
     option: &'static str,
+    /// Whether the process has a role that needs it.
     is_used: bool,
+    /// The number that it was given.
     said: Option<usize>,
+    /// The number that it has where nobody says anything, and its weight where all share.
     usual: usize,
     least: usize,
     /// Whether a quarter of it is taken besides, for the indexes of data.
@@ -77,14 +80,6 @@ struct Part {
 impl Part {
     fn with_index(&self, bytes: usize) -> usize {
         if self.has_index { bytes.saturating_add(bytes / 4) } else { bytes }
-    }
-
-    /// The number where `left` is to be shared by parts that usually take `usual` together.
-    fn share(&self, left: usize, usual: usize) -> usize {
-        match self.said {
-            Some(said) => said,
-            None => (self.usual as u128 * left as u128 / usual.max(1) as u128) as usize,
-        }
     }
 }
 
@@ -131,35 +126,38 @@ impl MemoryArgs {
     }
 }
 
-/// Shares what is left of `total` beside `fixed`, which nobody can change, and what was said.
+/// Shares what is left of `total` beside `fixed`, which nobody can change, and what was said: each part gets
+/// as much as its usual number is of all, and at least what it needs.
 fn shared(parts: &[Part; 4], total: usize, fixed: usize) -> Result<[usize; 4], String> {
-    let used = || parts.iter().filter(|part| part.is_used);
-    let said = used().filter_map(|part| part.said.map(|said| part.with_index(said)));
-    let taken = said.fold(fixed, usize::saturating_add);
-    let usual: usize =
-        used().filter(|part| part.said.is_none()).map(|part| part.with_index(part.usual)).sum();
-    let shares = total.checked_sub(taken).map(|left| parts.each_ref().map(|part| part.share(left, usual)));
-    let short = |shares: &[usize; 4]| {
-        let shared = parts.iter().zip(shares).filter(|(part, _)| part.is_used && part.said.is_none());
-        shared.into_iter().any(|(part, bytes)| *bytes < part.least)
-    };
-    match shares {
-        Some(shares) if !short(&shares) => Ok(shares),
-        _ => {
-            let shared = || used().filter(|part| part.said.is_none());
-            let needed =
-                shared().map(|part| (part.least as u128 * usual as u128).div_ceil(part.usual as u128));
-            let needed = needed.max().unwrap_or(0).saturating_add(taken as u128);
-            let names: Vec<&str> = shared().map(|part| part.option).collect();
-            let hint = match &names[..] {
-                [] => String::new(),
-                names => format!("; or give {} numbers of their own", names.join(", ")),
-            };
-            Err(format!(
-                "--memory {total} is too little for these roles and disks: {needed} are needed{hint}"
-            ))
+    let mut numbers = parts.each_ref().map(|part| part.said.or((!part.is_used).then_some(part.usual)));
+    loop {
+        let (mut left, mut usual) = (total.checked_sub(fixed), 0);
+        for (part, number) in parts.iter().zip(numbers).filter(|(part, _)| part.is_used) {
+            match number {
+                Some(bytes) => left = left.and_then(|left| left.checked_sub(part.with_index(bytes))),
+                None => usual += part.with_index(part.usual),
+            }
+        }
+        let Some(left) = left else { return Err(too_little(parts, total, fixed)) };
+        let share = |part: &Part| (part.usual as u128 * left as u128 / usual as u128) as usize;
+        let open = || parts.iter().zip(numbers).enumerate().filter(|(_, (_, number))| number.is_none());
+        let short: Vec<usize> =
+            open().filter(|(_, (part, _))| share(part) < part.least).map(|(at, _)| at).collect();
+        if short.is_empty() {
+            let all = parts.each_ref().map(|part| if usual == 0 { 0 } else { share(part) });
+            return Ok(std::array::from_fn(|at| numbers[at].unwrap_or(all[at])));
+        }
+        for at in short {
+            numbers[at] = Some(parts[at].least);
         }
     }
+}
+
+fn too_little(parts: &[Part; 4], total: usize, fixed: usize) -> String {
+    let needs = parts.iter().filter(|part| part.is_used);
+    let needs = needs.map(|part| part.with_index(part.said.unwrap_or(part.least)));
+    let needed = needs.fold(fixed, usize::saturating_add);
+    format!("--memory {total} is too little for these roles and disks: {needed} are needed")
 }
 
 #[cfg(test)]
@@ -196,6 +194,15 @@ mod tests {
         assert!(sum(&share) <= 1536 * MIB && sum(&share) > 1535 * MIB, "{share:?}");
     }
 
+    /// Twelve disks need what they usually have.
+    #[test]
+    fn who_has_no_more_than_it_needs_gives_nothing() {
+        let share = of(1200 * MIB).share(None, &ALL, 12).unwrap();
+        assert_eq!(share.data, 768 * MIB);
+        assert!(share.s3 < 768 * MIB && share.om == 2 * share.logs, "{share:?}");
+        assert!(sum(&share) <= 1200 * MIB && sum(&share) > 1199 * MIB, "{share:?}");
+    }
+
     #[test]
     fn only_the_roles_of_a_process_share() {
         assert_eq!(of(1024 * MIB).share(None, &[Role::S3], 0).unwrap().s3, 1024 * MIB);
@@ -206,9 +213,8 @@ mod tests {
     fn too_little_is_refused_with_what_is_needed() {
         let why = of(100 * MIB).share(None, &ALL, 2).unwrap_err();
         let needed: usize = why.split(' ').rev().find_map(|word| word.parse().ok()).unwrap();
-        assert!(why.contains("--om-memory"), "{why}");
         assert!(of(needed).share(None, &ALL, 2).is_ok(), "{why}");
-        assert!(of(needed - MIB).share(None, &ALL, 2).is_err(), "{why}");
+        assert!(of(needed - 1).share(None, &ALL, 2).is_err(), "{why}");
         assert!(of(600 * MIB).share(Some(600 * MIB), &[Role::S3, Role::Scm], 0).is_err());
     }
 }

@@ -19,6 +19,8 @@ mod circles;
 mod comments;
 #[path = "layering/formats.rs"]
 mod formats;
+#[path = "layering/paths.rs"]
+mod paths;
 
 /// The crates of ours that each crate may name. A crate that is not here is a violation: give it a layer.
 const ALLOWED: &[(&str, Allowed)] = &[

@@ -31,7 +31,7 @@ pub(crate) struct Session {
 
 /// The reason why a connection was given up.
 #[derive(Debug)]
-pub(crate) enum CloseReason {
+pub(crate) enum SessionEnd {
     /// Nothing was under way.
     Idle,
     Broken(Failure),
@@ -85,12 +85,12 @@ impl Session {
 
     /// Runs one connection, until it breaks or stalls, or a chunk is answered with a failure that a new try
     /// may mend.
-    pub(crate) async fn run(&mut self, cluster: &str, address: &str) -> CloseReason {
+    pub(crate) async fn run(&mut self, cluster: &str, address: &str) -> SessionEnd {
         self.acknowledged = false;
         let (to_wire, wire) = mpsc::channel::<WriteChunk>(WIRE_QUEUE_MAX);
         let channel = match self.channels.to(address) {
             Ok(channel) => channel,
-            Err(failure) => return CloseReason::Broken(failure),
+            Err(failure) => return SessionEnd::Broken(failure),
         };
         let cluster = cluster.to_owned();
         let chunks = ReceiverStream::new(wire);
@@ -107,13 +107,13 @@ impl Session {
         &mut self,
         mut open: BoxFuture<'static, Result<Messages<WriteAck>, Status>>,
         to_wire: mpsc::Sender<WriteChunk>,
-    ) -> CloseReason {
+    ) -> SessionEnd {
         let mut acks: Option<Messages<WriteAck>> = None;
         // The time since which somebody has been waiting for an answer.
         let mut waiting_since = Instant::now();
         loop {
             if self.orders_closed && self.outbox.is_empty() {
-                return CloseReason::Idle;
+                return SessionEnd::Idle;
             }
             let held_until = self.outbox.held_until();
             let is_open = acks.is_some();
@@ -127,19 +127,19 @@ impl Session {
                 biased;
                 answer = &mut open, if !is_open => match answer {
                     Ok(opened) => acks = Some(opened),
-                    Err(status) => return CloseReason::Broken(status.into()),
+                    Err(status) => return SessionEnd::Broken(status.into()),
                 },
                 ack = ack => match ack {
                     Ok(Some(ack)) => {
                         waiting_since = Instant::now();
                         if let Err(failure) = self.answered(ack) {
-                            return CloseReason::Broken(failure);
+                            return SessionEnd::Broken(failure);
                         }
                     }
-                    Ok(None) if self.outbox.is_empty() => return CloseReason::Idle,
-                    Ok(None) => return CloseReason::Broken(Failure::new(Code::Unavailable, "the write stream ended")),
-                    Err(_) if self.outbox.is_empty() => return CloseReason::Idle,
-                    Err(status) => return CloseReason::Broken(status.into()),
+                    Ok(None) if self.outbox.is_empty() => return SessionEnd::Idle,
+                    Ok(None) => return SessionEnd::Broken(Failure::new(Code::Unavailable, "the write stream ended")),
+                    Err(_) if self.outbox.is_empty() => return SessionEnd::Idle,
+                    Err(status) => return SessionEnd::Broken(status.into()),
                 },
                 () = tokio::time::sleep_until(held_until.unwrap_or_else(Instant::now)), if held_until.is_some() => {
                     self.outbox.release();
@@ -153,14 +153,14 @@ impl Session {
                             room.send(outgoing.message(self.pipeline));
                         }
                     }
-                    Err(_) => return CloseReason::Broken(Failure::new(Code::Unavailable, "the write stream was refused")),
+                    Err(_) => return SessionEnd::Broken(Failure::new(Code::Unavailable, "the write stream was refused")),
                 },
                 // What is not yet sent waits in the bounded queue of orders.
                 order = self.orders.recv(), if !self.orders_closed && !self.outbox.has_unsent() => match order {
                     Some(outgoing) => self.outbox.push(outgoing),
                     None => self.orders_closed = true,
                 },
-                () = tokio::time::sleep_until(waiting_since + self.stall), if self.outbox.is_on_wire() => return CloseReason::Stalled,
+                () = tokio::time::sleep_until(waiting_since + self.stall), if self.outbox.is_on_wire() => return SessionEnd::Stalled,
             }
         }
     }
@@ -223,26 +223,26 @@ impl Session {
     }
 }
 
-impl CloseReason {
+impl SessionEnd {
     pub(crate) fn is_idle(&self) -> bool {
-        matches!(self, CloseReason::Idle)
+        matches!(self, SessionEnd::Idle)
     }
 
     /// The address at which the peer says the leader is.
     pub(crate) fn leader(&self) -> Option<String> {
         match self {
-            CloseReason::Broken(failure) if failure.code == Code::NotLeader => failure.leader_address.clone(),
+            SessionEnd::Broken(failure) if failure.code == Code::NotLeader => failure.leader_address.clone(),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for CloseReason {
+impl fmt::Display for SessionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CloseReason::Idle => write!(f, "idle"),
-            CloseReason::Broken(failure) => write!(f, "{failure}"),
-            CloseReason::Stalled => write!(f, "no acknowledgement within the stall time"),
+            SessionEnd::Idle => write!(f, "idle"),
+            SessionEnd::Broken(failure) => write!(f, "{failure}"),
+            SessionEnd::Stalled => write!(f, "no acknowledgement within the stall time"),
         }
     }
 }

@@ -80,12 +80,12 @@ impl Beginning {
     }
 }
 
-/// Why a connection was closed. Numbers index counters.
+/// The reason why a connection was closed. Numbers index counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseReason {
     /// Its client closed it, or an answer said that it ends.
     Finished,
-    /// It broke, or what came over it was not HTTP.
+    /// The connection broke, or what came over it was not HTTP.
     Broken,
     Handshake,
     Idle,

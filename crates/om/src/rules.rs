@@ -121,7 +121,7 @@ pub(crate) fn check_attributes(attributes: Option<&KeyAttributes>) -> Result<(),
     Ok(())
 }
 
-/// What of a key's attributes goes into headers, as it is.
+/// The texts of a key's attributes that go into headers as they are.
 fn texts(attributes: &KeyAttributes) -> impl Iterator<Item = &String> {
     let KeyAttributes { content_type, cache_control, content_disposition, .. } = attributes;
     let KeyAttributes { content_encoding, content_language, expires, .. } = attributes;

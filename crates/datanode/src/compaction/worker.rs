@@ -20,10 +20,10 @@ use types::ContainerId;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a container could not be compacted.
 const RETRY: Duration = Duration::from_secs(300);
-/// What must be dead of a container whose pause is overdue: what follows must be little.
+/// The part of a container that must be dead once its pause is overdue: what follows must be little.
 const OVERDUE_PERCENT: u64 = 75;
-/// What must be dead after a long pause, of what must be after a short one, in percent: the container seems
-/// to be at its end, and to wait for more saves nothing.
+/// The part that must be dead after a long pause, of the part that must be after a short one, in percent: the
+/// container seems to be at its end, and to wait for more saves nothing.
 const OF_LEAST_PERCENT: u64 = 60;
 
 #[derive(Clone, Copy, Debug)]

@@ -59,7 +59,7 @@ impl RebuildReport {
         self.losses().next().is_none()
     }
 
-    /// What an index that was there may have known and this one does not, in words.
+    /// The losses of this index against one that was there, which may have known them, in words.
     fn losses(&self) -> impl Iterator<Item = String> {
         let of_pipelines = self.pipelines.iter().flat_map(|rebuilt| {
             let damaged = rebuilt.damaged.iter().map(|damaged| damaged.why.as_str());
@@ -70,7 +70,7 @@ impl RebuildReport {
     }
 }
 
-/// What rebuilding pipelines says of what stands beside their segments.
+/// The findings of rebuilding pipelines on what stands beside their segments.
 #[derive(Default)]
 struct Beside {
     /// The ends of containers that are yet to be written down.

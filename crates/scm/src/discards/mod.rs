@@ -531,7 +531,7 @@ impl Discards {
         self.waiting.values()
     }
 
-    /// The progress of a container: what is in its way now, or how far it has come.
+    /// The progress of a container's discards: what is in their way now, or how far they have come.
     pub(crate) fn progress(
         &self,
         container: ContainerId,

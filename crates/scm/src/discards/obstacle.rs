@@ -49,7 +49,7 @@ impl Clear<'_> {
     }
 }
 
-/// The progress of a container that SCM has as deleted: whether a replica is left.
+/// The progress of discards in a container that SCM has as deleted: whether a replica is left.
 pub(super) fn deleted(container: ContainerId, world: &World<'_>) -> ContainerProgress {
     let left = world.nodes.replicas().of(container).map(|(node, _)| node).find(|node| !is_dead(*node, world));
     match (left, silent(world)) {
@@ -129,7 +129,7 @@ fn paused(world: &World<'_>) -> Option<ContainerProgress> {
     Some(ContainerProgress::because(DiscardState::DiscardPaused, why))
 }
 
-/// The progress that names a node which may have replicas that this leader has not heard of.
+/// The obstacle of a silent node: it may have replicas that this leader has not heard of.
 fn silent(world: &World<'_>) -> Option<ContainerProgress> {
     if planted::has(Bug::GoneEarly) {
         return None;
@@ -140,7 +140,7 @@ fn silent(world: &World<'_>) -> Option<ContainerProgress> {
     Some(ContainerProgress::because(DiscardState::DiscardAway, why).at(*node))
 }
 
-/// The progress of a container whose replicas come or go.
+/// The obstacle of replicas that come or go.
 fn moving(known: &ContainerView<'_>, tasks: &Tasks) -> Option<ContainerProgress> {
     let container = ContainerId(known.record.container);
     if let Some(node) = known.behind.first() {

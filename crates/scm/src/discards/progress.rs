@@ -1,4 +1,4 @@
-//! The progress of a container: what a group of names hears of it.
+//! The progress of a container's discards: what a group of names hears of it.
 
 use proto::scm::{DiscardProgress, DiscardState};
 use types::{ContainerId, NodeId};
