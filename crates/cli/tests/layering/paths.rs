@@ -53,8 +53,10 @@ fn named(line: &str) -> impl Iterator<Item = &str> {
 /// like.
 fn is_there(there: &BTreeSet<String>, file: &str) -> bool {
     let bare = |path: &str| {
-        let parts: Vec<&str> =
-            path.split('/').filter(|part| !matches!(*part, "crates" | "testing" | "src" | "tests")).collect();
+        let parts: Vec<&str> = path
+            .split('/')
+            .filter(|part| !matches!(*part, "crates" | "testing" | "src" | "tests" | ".."))
+            .collect();
         format!("/{}", parts.join("/"))
     };
     let file = bare(file);
