@@ -23,8 +23,9 @@ const LOG_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
 
 const OM_BYTES: usize = 256 << 20;
 const OM_BYTES_MIN: usize = 16 << 20;
-/// The least memory of a gateway: a document, a list and a few transfers.
-const S3_BYTES_MIN: usize = 8 << 20;
+/// The least share of a gateway: of less, documents and lists would take more than their quarter. Who gives a
+/// gateway a number of its own may give less.
+const S3_SHARE_MIN: usize = 64 << 20;
 
 #[derive(ClapArgs, Debug, Clone, Default)]
 pub(crate) struct MemoryArgs {
@@ -106,7 +107,7 @@ impl MemoryArgs {
         let data_usual = DATA_BYTES.max(data_least);
         let data = part("--data-memory", has(Role::Datanode), self.data_memory, data_usual, data_least);
         let parts = [
-            part("--s3-memory-bytes", has(Role::S3), s3, s3_usual, S3_BYTES_MIN),
+            part("--s3-memory-bytes", has(Role::S3), s3, s3_usual, s3.unwrap_or(S3_SHARE_MIN)),
             Part { has_index: true, ..data },
             part("--om-memory", has(Role::Om), self.om_memory, OM_BYTES, OM_BYTES_MIN),
             part("--log-memory-bytes", has_logs, self.log_memory_bytes, LOG_BYTES, LOG_BYTES_MIN),
