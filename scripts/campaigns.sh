@@ -241,18 +241,19 @@ verb_drill() {
 
 help_sim() {
     cat <<'HELP'
-usage: ./dev sim [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--optimized]
+usage: ./dev sim [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--all] [--optimized]
        ./dev sim cluster [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--all] [--optimized]
        ./dev sim om [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--all] [--optimized]
 
-Simulates N clusters (200 when not given), each from a seed, beginning with seed S (1 when not given): three to six processes with
+Simulates N clusters (50 when not given), each from a seed, beginning with seed S (1 when not given): three to six processes with
 several Raft groups on simulated disks and a simulated network, all on one thread and on virtual time, with partitions, lost and slow
 messages, crashes that lose what was not synced, slow and full disks, clocks that drift, transfers, restarts, members that change,
 snapshots, and phases in which groups doze. What must hold of Raft and of its clients is checked with each message that a leader sends,
 each batch that is applied (the whole state after it), each answer to a client, and each log of a new leader; all logs and states once more
 at the end. A panic anywhere in a process is a violation. After the faults every group must be well again in time. One seed in 16 is run twice and must
 take the same steps. The first violation ends it and names its seed: --seeds 1 --seed S runs that alone, --trace prints all events.
-The last line is JSON. The exit status is 0 only without violations. T threads (2 when not given) run different seeds.
+Each seed runs in a process of its own, T of them (2 when not given) side by side. --all goes on after a violation.
+The last line is JSON. The exit status is 0 only without violations.
 --planted runs them with a bug that is to be found (an unknown NAME lists them). A slice of it, and the planted bugs:  ./dev test sim/sim
 
 `cluster` simulates N clusters (50 when not given) of the real SCM and five to seven real datanodes with one or two disks each, while clients
@@ -262,15 +263,14 @@ in several steps to one pipeline or to SCM: a leader is cut off with chunks that
 damaged while another member lags and the third is away, lost, or harmed as well; a disk is full for good; SCM loses two disks and is reset. A
 read never answers other bytes than were written, whichever node is asked. At the end every acknowledged block must stand in a closed container
 with three good replicas, byte for byte the same on the disks; where two of three members lost what they could prove, the container may
-wait instead, named as trouble and untouched. The counts in the last line say how often each happened. Each seed runs in a process
-of its own. --all goes on after a violation.
+wait instead, named as trouble and untouched. The counts in the last line say how often each happened.
 
 `om` simulates the namespace N times (50 when not given): one or three SCMs, three or four real OMs with several groups of names, and four to
 eight clients who make few buckets, delete them, make them again, put keys (with conditions too), read, list and delete them, while the
 buckets move from group to group, answers are lost and requests come late. OMs and SCM are killed and lose power, stand still, lose a disk,
 have it full or failing, are cut off, lead no more, have clocks that run apart and jump. Each bucket's history must be one that could have
 happened; in the end every move has ended, all members of a group have the same rows to the byte, and they are what the root says of
-them. Each seed runs in a process of its own, too.
+them.
 
 --optimized builds it anew, optimized and with the same checks, in a directory of its own: for some hundred seeds and more.
 HELP

@@ -4,7 +4,10 @@
 usage: scripts/shape.py [REVISION]        without one, the files of the checkout
 
 Tests are not counted: neither files of tests/ nor tests.rs, *_tests.rs, nor what follows #[cfg(test)] at the end of a file. Code is formatted by
-rustfmt, so a function ends at the first `}` as far to the left as its beginning. Circles of imports are held by a test (crates/cli/tests/layering.rs).
+rustfmt, so a function ends at the first `}` as far to the left as its beginning. Circles of imports are held, and printed, by a test:
+`./dev cargo test -p flotilla-cli --test layering no_crate_has_a_circle -- --nocapture`.
+
+A second table counts the files of the product that name what docs/building.md has as a model of something to add: about as many as adding another one takes.
 """
 
 import re
@@ -13,6 +16,15 @@ import sys
 
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe |extern \"C\" )*fn \w")
 PUBLIC = re.compile(r"^ *pub (?:const |async |unsafe )*(?:fn|struct|enum|trait|type|const|static|mod|use) ")
+
+
+# Something to add, and the names that its model has.
+MODELS = [
+    ("an admin command that changes what SCM remembers", r"\b(SetRacks|set_racks)"),
+    ("an order for datanodes", r"\b(MoveLeader|move_leader)\b"),
+    ("a change inside a bucket", r"\b(AbortUpload|abort_upload)"),
+    ("a question about names", r"\b(HeadBucket|head_bucket)"),
+]
 
 
 def git(*arguments):
@@ -24,12 +36,12 @@ def sources(revision):
     listed = git("ls-tree", "-r", "--name-only", revision) if revision else git("ls-files")
     for path in listed.splitlines():
         parts = path.split("/")
-        if not path.endswith(".rs") or parts[0] not in ("crates", "testing") or "src" not in parts:
+        if not path.endswith((".rs", ".proto")) or parts[0] not in ("crates", "testing") or not {"src", "proto"} & set(parts[2:]):
             continue
         if "tests" in parts or re.search(r"(^|_)tests\.rs$", parts[-1]):
             continue
         text = git("show", f"{revision}:{path}") if revision else open(path, encoding="utf-8").read()
-        yield parts[1], without_tests(text).splitlines()
+        yield parts[1], path, without_tests(text)
 
 
 def without_tests(text):
@@ -58,8 +70,13 @@ def percentile(values, share):
 
 def main():
     revision = sys.argv[1] if len(sys.argv) > 1 else None
-    crates = {}
-    for crate, lines in sources(revision):
+    crates, touched = {}, dict.fromkeys(MODELS, 0)
+    for crate, path, text in sources(revision):
+        for model in MODELS:
+            touched[model] += re.search(model[1], text) is not None
+        if path.endswith(".proto"):
+            continue
+        lines = text.splitlines()
         of = crates.setdefault(crate, {"files": 0, "code": 0, "comments": 0, "public": 0, "functions": []})
         filled = [line for line in lines if line.strip()]
         comments = sum(line.lstrip().startswith("//") for line in filled)
@@ -75,6 +92,9 @@ def main():
         figures = [of["files"], of["code"], of["comments"], of["public"], len(lengths)]
         figures += [percentile(lengths, 0.5), percentile(lengths, 0.99), max(lengths, default=0)]
         print(f"| {crate} | " + " | ".join(map(str, figures)) + " |")
+    print("\n| to add | files that name its model |\n|---|---:|")
+    for (what, _), files in touched.items():
+        print(f"| {what} | {files} |")
 
 
 if __name__ == "__main__":

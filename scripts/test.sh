@@ -13,9 +13,9 @@ usage: ./dev test [filter]
 Without a filter: all tests of the workspace, side by side, each in a process of its own (testing/runner), then the aws cli and boto3,
 then the quick clients of ./dev e2e, against a `flotilla dev` started for the purpose on free ports and a temporary directory. With a filter: only the tests that, written as in
 the output ("raft/groups reads::…"), contain it; `./dev test clients` runs only the part with the clients.
-What a test prints is shown when it fails; up to three that failed beside others are tried once more, alone, and are told of as unsteady
-where they pass then. At the end stands which took longest and computed most; the last line is `N passed, M failed`, and the exit
-status is 0 only when M is 0. One crate:  ./dev test raft   One binary of it:  ./dev test raft/groups
+A line for each test says how long it took, and how long it computed, with all that it started. What it prints is shown when it fails; up to three
+that failed beside others are tried once more, alone, and are told of as unsteady where they pass then. At the end stands which took longest and
+computed most; the last line is `N passed, M failed`, and the exit status is 0 only when M is 0. One crate:  ./dev test raft   One binary of it:  ./dev test raft/groups
 HELP
 }
 

@@ -1,6 +1,6 @@
 use crate::admin::args::AdminArgs;
 use crate::answer::LookArgs;
-use crate::credentials::Secret;
+use crate::credentials::{Secret, access_key};
 use crate::debug::args::DebugArgs;
 use crate::duration::duration;
 use crate::load::args::LoadArgs;
@@ -136,9 +136,6 @@ pub(crate) enum S3OmReads {
     Any,
 }
 
-/// The longest access key: AWS has no longer ones.
-const ACCESS_KEY_BYTES_MAX: usize = 128;
-
 /// The zone that DNS answers for unless told otherwise.
 pub(crate) const DNS_ZONE: &str = "flotilla";
 
@@ -151,17 +148,6 @@ fn s3_domain(text: &str) -> Result<String, String> {
     match name.is_empty() || name.len() <= 253 && name.split('.').all(is_label) {
         true => Ok(name),
         false => Err("a host name is wanted, such as s3.example.com: no scheme, port or path".to_owned()),
-    }
-}
-
-/// An access key that fits into a signature, which has it between `=`, `/` and `,`. Empty is none.
-fn access_key(text: &str) -> Result<String, String> {
-    let is_fit = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b'=' | b'"' | b'\\');
-    match text.len() <= ACCESS_KEY_BYTES_MAX && text.bytes().all(is_fit) {
-        true => Ok(text.to_owned()),
-        false => Err(format!(
-            "{ACCESS_KEY_BYTES_MAX} letters, digits and signs at most, without spaces, '/', ',', '=', '\"' and '\\'"
-        )),
     }
 }
 

@@ -77,6 +77,20 @@ fn is_secret_option(word: &str) -> bool {
     word == "--secret-key" || word.starts_with("--secret-key=")
 }
 
+/// The longest access key: AWS has no longer ones.
+const ACCESS_KEY_BYTES_MAX: usize = 128;
+
+/// An access key that fits into a signature, which has it between `=`, `/` and `,`. Empty is none.
+pub(crate) fn access_key(text: &str) -> Result<String, String> {
+    let is_fit = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b'=' | b'"' | b'\\');
+    match text.len() <= ACCESS_KEY_BYTES_MAX && text.bytes().all(is_fit) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{ACCESS_KEY_BYTES_MAX} letters, digits and signs at most, without spaces, '/', ',', '=', '\"' and '\\'"
+        )),
+    }
+}
+
 /// The key pair of a `flotilla dev` cluster, made at its first start and kept in a file that only the owner
 /// reads.
 pub(crate) struct Credentials {
@@ -121,7 +135,9 @@ impl Credentials {
             lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim().to_owned())
         };
         match (value("AWS_ACCESS_KEY_ID"), value("AWS_SECRET_ACCESS_KEY")) {
-            (Some(access_key), Some(secret_key)) if !access_key.is_empty() && secret_key.len() >= 8 => {
+            (Some(id), Some(secret_key)) if !id.is_empty() && secret_key.len() >= 8 => {
+                let wrong = |why| anyhow::anyhow!("AWS_ACCESS_KEY_ID={id}: {why}");
+                let access_key = access_key(&id).map_err(wrong)?;
                 Ok(Credentials { access_key, secret_key: Secret(secret_key) })
             }
             _ => bail!(
@@ -175,6 +191,11 @@ mod tests {
     #[test]
     fn a_damaged_file_is_an_error_and_not_a_new_key() {
         assert!(Credentials::parse(b"AWS_ACCESS_KEY_ID=x\n").is_err());
+        let parse = |id| {
+            Credentials::parse(format!("AWS_ACCESS_KEY_ID={id}\nAWS_SECRET_ACCESS_KEY=12345678\n").as_bytes())
+        };
+        assert!(parse("a/b").is_err(), "no signature can name it");
+        assert_eq!(parse("ab").unwrap().access_key, "ab");
         assert!(Credentials::parse(b"\xff\xfe").is_err());
     }
 }

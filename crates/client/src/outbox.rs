@@ -2,7 +2,7 @@ use crate::stream::Outgoing;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
-use types::Nonce;
+use types::{Backoff, Nonce};
 
 /// The chunks of one pipeline that are not acknowledged, and where each of them is.
 ///
@@ -26,8 +26,8 @@ pub(crate) struct Outbox {
     held: BTreeMap<Nonce, HeldBlock>,
     /// The end of the pause in which nothing is sent, as the node is busy.
     held_until: Option<Instant>,
-    /// The last pause; the next one is twice as long, or the first one if this is zero.
-    pause: Duration,
+    /// The pauses while the node stays busy; none since a chunk was answered.
+    pauses: Option<Backoff>,
 }
 
 #[derive(Default)]
@@ -38,10 +38,9 @@ struct HeldBlock {
     on_wire: usize,
 }
 
-/// The first pause, a few rounds of group commit, and the longest. A node that stays busy is asked less and
-/// less often, and four times at least before a writer that hears nothing goes elsewhere.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The pauses of a busy node: the first is a few rounds of group commit. A node that stays busy is asked less
+/// and less often, and four times at least before a writer that hears nothing goes elsewhere.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
 impl Outbox {
     pub(crate) fn is_empty(&self) -> bool {
@@ -83,7 +82,7 @@ impl Outbox {
     /// A chunk that was sent and is answered now, for good; `None` when nobody waits for it.
     pub(crate) fn answered(&mut self, nonce: Nonce, seq: u32) -> Option<Outgoing> {
         let outgoing = self.take_from_wire(nonce, seq)?;
-        self.pause = Duration::ZERO;
+        self.pauses = None;
         if let Some(block) = self.held.get_mut(&nonce) {
             block.on_wire -= 1;
             self.release_block(nonce);
@@ -95,8 +94,8 @@ impl Outbox {
     pub(crate) fn refused(&mut self, nonce: Nonce, seq: u32) {
         let Some(outgoing) = self.take_from_wire(nonce, seq) else { return };
         if self.held_until.is_none() {
-            self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
-            self.held_until = Some(Instant::now() + self.pause);
+            let pause = self.pauses.get_or_insert(PAUSES).pause();
+            self.held_until = Some(Instant::now() + pause);
         }
         match self.held.get_mut(&nonce) {
             Some(block) => {
@@ -217,7 +216,7 @@ mod tests {
         assert_eq!(bench.send_all().len(), 5);
         bench.outbox.refused(Nonce(1), 1);
         let pause = bench.outbox.held_until().unwrap() - Instant::now();
-        assert_eq!(pause, PAUSE_FIRST);
+        assert_eq!(pause, PAUSES.next_pause());
         // Its writer goes on.
         bench.push(1, 3);
         bench.push(2, 2);

@@ -69,7 +69,7 @@ impl Pipelines {
     /// is; of the decided ones, while none is open), in the order of their ids.
     fn streams_of(&self, view: &View) -> Vec<Arc<PipelineStream>> {
         let worth =
-            |pipeline: &PipelineView| (pipeline.open, pipeline.leader.is_some() && !pipeline.lacks_room);
+            |pipeline: &PipelineView| (pipeline.open, pipeline.leader.is_some() && !pipeline.may_lack_room);
         let most = view.pipelines.iter().map(worth).max();
         let mut streams = self.streams.lock().expect("no holder panics");
         streams.retain(|id, _| view.pipeline(*id).is_some());
@@ -92,7 +92,7 @@ impl Pipelines {
 
 fn are_full(view: &View, refused: &BTreeSet<PipelineId>) -> bool {
     let mut open = view.pipelines.iter().filter(|pipeline| pipeline.open).peekable();
-    open.peek().is_some() && open.all(|pipeline| pipeline.lacks_room || refused.contains(&pipeline.id))
+    open.peek().is_some() && open.all(|pipeline| pipeline.may_lack_room || refused.contains(&pipeline.id))
 }
 
 /// Small loads fill one candidate after the other; the rest take the less busy of two drawn at random.
@@ -131,13 +131,13 @@ mod tests {
 
     #[test]
     fn pipelines_are_full_when_none_is_left_that_may_take_more() {
-        let pipeline = |id, open, lacks_room| PipelineView {
+        let pipeline = |id, open, may_lack_room| PipelineView {
             id: PipelineId(id),
             open,
             leader: None,
             members: Vec::new(),
             container: ContainerId(id),
-            lacks_room,
+            may_lack_room,
         };
         let view = |pipelines: &[PipelineView]| View { pipelines: pipelines.to_vec(), ..View::default() };
         let refused = BTreeSet::from([PipelineId(2)]);

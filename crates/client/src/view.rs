@@ -35,8 +35,9 @@ pub struct PipelineView {
     pub members: Vec<MemberView>,
     /// The open container, as last reported.
     pub container: ContainerId,
-    /// Whether too many of the members' disks are full: the leader takes what it can never commit.
-    pub lacks_room: bool,
+    /// Whether members whose disks are full, and silent ones beside them, leave no majority: the leader takes
+    /// what it may never commit.
+    pub may_lack_room: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ impl From<scm::Pipeline> for PipelineView {
             open: pipeline.state() == scm::PipelineState::PipelineOpen,
             leader: (pipeline.leader_node != 0).then_some(NodeId(pipeline.leader_node)),
             container: ContainerId(pipeline.container),
-            lacks_room: pipeline.lacks_room,
+            may_lack_room: pipeline.may_lack_room,
             members: pipeline
                 .members
                 .into_iter()

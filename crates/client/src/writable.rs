@@ -21,7 +21,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Asks members of the view's open pipelines that have room, those first that lead by the view, until one
 /// would take a chunk to one of them.
 pub(crate) async fn any_is_writable(view: &View, channels: &Channels) -> bool {
-    let open = || view.pipelines.iter().filter(|pipeline| pipeline.open && !pipeline.lacks_room);
+    let open = || view.pipelines.iter().filter(|pipeline| pipeline.open && !pipeline.may_lack_room);
     let ids: BTreeSet<PipelineId> = open().map(|pipeline| pipeline.id).collect();
     let addresses: Vec<String> = addresses(open()).into_iter().map(str::to_owned).collect();
     let asked = stream::iter(addresses).map(|address: String| async move {
@@ -72,7 +72,7 @@ mod tests {
             leader: Some(NodeId(leader)),
             members: members.map(|n| MemberView { node: NodeId(n), address: n.to_string() }).into(),
             container: ContainerId(1),
-            lacks_room: false,
+            may_lack_room: false,
         };
         let pipelines = [pipeline(2, [1, 2, 3]), pipeline(3, [1, 2, 3]), pipeline(4, [4, 2, 5])];
         assert_eq!(addresses(pipelines.iter()), ["2", "3", "4", "1", "5"]);

@@ -276,7 +276,7 @@ impl Pipeline {
             container_bytes: used_bytes,
             state: state as i32,
             why,
-            purged_index: number(self.group.log().state().purged.map(|purged| purged.index)),
+            forgotten_index: number(self.group.log().state().purged.map(|purged| purged.index)),
             end: ended.map(|end| ends_with(end, self.group.log().state().last.unwrap_or_default())),
         }
     }

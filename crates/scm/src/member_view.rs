@@ -101,10 +101,10 @@ impl<'a> PipelineView<'a> {
         self.seen.leader.and_then(|leader| self.member_on(leader)).is_some_and(leads)
     }
 
-    /// Whether nothing can be committed because disks are full: members with full disks, and those that have
-    /// fallen silent, leave no majority. Until there is something to write, the pipeline's leader hears of no
+    /// Whether nothing may be committed because disks are full: members with full disks, and those that have
+    /// fallen silent beside them, leave no majority. Until there is something to write, the pipeline's leader hears of no
     /// follower's full disk.
-    pub(crate) fn lacks_room(&self) -> bool {
+    pub(crate) fn may_lack_room(&self) -> bool {
         let is_out = |view: &&MemberView<'_>| view.disk_is_full || view.is_silent;
         self.members.iter().any(|view| view.disk_is_full)
             && self.members.iter().filter(is_out).count() + MAJORITY > MEMBERS

@@ -203,9 +203,7 @@ impl Planners {
             }
         }
     }
-}
 
-impl Planners {
     /// The command that deletes containers in which nothing is left.
     fn reclaim(&mut self, world: &World<'_>, replication: &Replication) -> Option<Command> {
         let Replication { discards, tasks, .. } = replication;

@@ -8,7 +8,9 @@ use crate::replicas::ContainersReport;
 use crate::resolution::Resolution;
 use crate::tables::Tables;
 use crate::world::World;
+use planted::Bug;
 use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use proto::scm::{
     AllocateContainerCommand, ContainerRecord, ContainerReplica, ContainerState, DiskReport,
     EndPipelineCommand, LogEnd, MemberState, NoteBegunCommand, NoteLostLogCommand, PipelineReplica,
@@ -323,31 +325,48 @@ fn says() -> impl Strategy<Value = Says> {
     ]
 }
 
+/// A history, what members say in each round and whether they know their ends, and whether SCM notes those.
+type Case = (Vec<Step>, Vec<[(Says, bool); 3]>, bool);
+
+fn cases() -> impl Strategy<Value = Case> {
+    let round = prop::array::uniform3((says(), any::<bool>()));
+    (steps(), prop::collection::vec(round, 1..4), any::<bool>())
+}
+
+fn check((steps, rounds, are_noted): Case) {
+    let mut model = Model::new(History::of(&steps));
+    model.decide();
+    for round in rounds {
+        for (member, (says, knows_ends)) in round.into_iter().enumerate() {
+            model.say(member, says, knows_ends);
+        }
+        if are_noted {
+            model.note_ends();
+        }
+        model.decide();
+        model.now += ROUND;
+    }
+    model.decide();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn wherever_a_container_ends_it_has_what_was_acknowledged(
-        steps in steps(),
-        rounds in prop::collection::vec(any_round(), 1..4),
-        are_noted in any::<bool>(),
-    ) {
-        let mut model = Model::new(History::of(&steps));
-        model.decide();
-        for round in rounds {
-            for (member, (says, knows_ends)) in round.into_iter().enumerate() {
-                model.say(member, says, knows_ends);
-            }
-            if are_noted {
-                model.note_ends();
-            }
-            model.decide();
-            model.now += ROUND;
-        }
-        model.decide();
+    fn wherever_a_container_ends_it_has_what_was_acknowledged(case in cases()) {
+        check(case);
     }
 }
 
-fn any_round() -> impl Strategy<Value = [(Says, bool); 3]> {
-    prop::array::uniform3((says(), any::<bool>()))
+#[test]
+fn a_log_that_is_lost_and_proves_something_would_be_found() {
+    planted::plant(Some(Bug::LogsNeedNoProof));
+    let config = Config { cases: 4000, failure_persistence: None, max_shrink_iters: 0, ..Config::default() };
+    let random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let found = TestRunner::new_with_rng(config, random).run(&cases(), |case| {
+        check(case);
+        Ok(())
+    });
+    planted::plant(None);
+    assert!(matches!(found, Err(TestError::Fail(..))), "{found:?}");
 }

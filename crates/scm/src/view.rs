@@ -66,7 +66,7 @@ pub(crate) fn pipeline(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
         end_container: record.end_container,
         close_reason: record.close_reason.clone(),
         health: Vec::new(),
-        lacks_room: view.lacks_room(),
+        may_lack_room: view.may_lack_room(),
         // A node is told of its own member (`service::heartbeat`).
         has_begun: false,
     }

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 const MOST: usize = 20;
 
+/// Prints whether a test passed, how long it took, and how long it computed with all that it started.
 pub(crate) fn print_result(outcome: &Outcome) {
     let word = match outcome.verdict {
         Verdict::Passed => "ok    ",
         Verdict::Failed(_) => "FAILED",
     };
-    println!("{word} {:8.2} s  {}", outcome.took.as_secs_f64(), outcome.test);
+    let Outcome { took, computed, test, .. } = outcome;
+    println!("{word} {:8.2} s {:8.2} s  {test}", took.as_secs_f64(), computed.as_secs_f64());
 }
 
 /// Prints the summary; true when nothing failed.

@@ -3,10 +3,9 @@
 //!
 //! [`world`] knows runtimes, disks and the network, and nothing of what runs in them. [`scenario`] runs many
 //! Raft groups in it, under faults, and checks what must hold; [`cluster`] runs SCM and datanodes, [`names`]
-//! SCM and OMs, as real [`services`]; many seeds of these are [`seeds`].
+//! SCM and OMs, as real [`services`]; many seeds are [`seeds`].
 //! [`MemTables`] is where simulated state machines keep their state, and [`MemSnapshots`] how it is copied.
 
-mod campaign;
 pub mod cluster;
 mod mem_snapshots;
 mod mem_tables;
@@ -16,6 +15,5 @@ pub mod seeds;
 pub mod services;
 pub mod world;
 
-pub use campaign::{Campaign, Report};
 pub use mem_snapshots::MemSnapshots;
 pub use mem_tables::MemTables;

@@ -1,44 +1,26 @@
 //! `./dev sim`: simulates clusters, seed after seed. The last line is JSON.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use flotilla_sim::scenario::Planted;
 use flotilla_sim::services::{Finished, Violation};
-use flotilla_sim::{Campaign, cluster, names, seeds};
-use std::fmt;
+use flotilla_sim::{cluster, names, scenario, seeds};
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Args {
+    /// Raft groups.
     #[command(flatten)]
-    groups: Groups,
+    groups: Seeds<scenario::Planted>,
     #[command(subcommand)]
     what: Option<What>,
 }
 
-/// Raft groups.
-#[derive(clap::Args)]
-struct Groups {
-    /// The first seed.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// How many.
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
-    /// Each simulates seeds of its own.
-    #[arg(long, default_value = "2")]
-    threads: NonZeroUsize,
-    /// Print all events.
-    #[arg(long)]
-    trace: bool,
-    /// A bug to be found.
-    #[arg(long)]
-    planted: Option<Planted>,
-}
-
 #[derive(Subcommand)]
 enum What {
+    /// Raft groups of one seed, as they are started without a verb.
+    #[command(hide = true)]
+    GroupsSeed(Seeds<scenario::Planted>),
     /// Whole clusters of SCM and datanodes.
     Cluster(Seeds<cluster::Planted>),
     /// One of them, as `cluster` starts it.
@@ -76,15 +58,12 @@ struct Seeds<P: ValueEnum + Send + Sync + 'static> {
 fn main() -> ExitCode {
     let Args { groups, what } = Args::parse();
     match what {
-        None => {
-            let Groups { seed, seeds, threads, trace, planted } = groups;
-            let campaign =
-                Campaign { first_seed: seed, seeds, threads: threads.get(), is_printed: trace, planted };
-            let report = campaign.run();
-            finish(&report.violations, &report)
-        }
+        None => run_all(seeds::Simulated::Groups, groups),
         Some(What::Cluster(clusters)) => run_all(seeds::Simulated::Clusters, clusters),
         Some(What::Om(of_names)) => run_all(seeds::Simulated::Names, of_names),
+        Some(What::GroupsSeed(Seeds { seed, trace: is_printed, planted, .. })) => {
+            tell(scenario::run(scenario::Options { seed, is_printed, planted }))
+        }
         Some(What::ClusterSeed(Seeds { seed, trace: is_printed, planted, .. })) => {
             tell(cluster::run(cluster::Options { seed, is_printed, planted }))
         }
@@ -129,13 +108,9 @@ fn run_all<P: ValueEnum + Send + Sync>(simulated: seeds::Simulated, all: Seeds<P
         keeps_going: all,
     };
     let report = campaign.run();
-    finish(&report.violations, &report)
-}
-
-fn finish(violations: &[String], report: &impl fmt::Display) -> ExitCode {
-    for violation in violations {
+    for violation in &report.violations {
         eprintln!("{violation}");
     }
     println!("{report}");
-    if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

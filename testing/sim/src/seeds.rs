@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The last one of so many seeds, which has an OM, is run twice, to see that it takes the same steps.
+/// The last one of so many seeds, in which a cluster has an OM, is run twice, to see that it takes the same steps.
 const REPEATED_ONE_IN: u64 = 16;
 
 /// The subject of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simulated {
+    Groups,
     Clusters,
     Names,
 }
@@ -22,6 +23,7 @@ impl Simulated {
     /// The verb of `flotilla-sim` that simulates one seed.
     fn verb(self) -> &'static str {
         match self {
+            Simulated::Groups => "groups-seed",
             Simulated::Clusters => "cluster-seed",
             Simulated::Names => "om-seed",
         }

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // in helpers, which clippy does not take for tests
 
-#[path = "sim/campaign.rs"]
-mod campaign;
 #[path = "sim/cluster.rs"]
 mod cluster;
+#[path = "sim/groups.rs"]
+mod groups;
 #[path = "sim/names.rs"]
 mod names;
-#[path = "sim/planted.rs"]
-mod planted;
+#[path = "sim/seeds.rs"]
+mod seeds;
 #[path = "sim/tables.rs"]
 mod tables;

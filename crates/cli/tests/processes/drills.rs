@@ -25,7 +25,7 @@ struct Shared {
 
 const WRITERS: usize = 6;
 /// The rest of a writer after each object: other tests run beside it, and most of a drill is waiting.
-pub(crate) const REST: Duration = Duration::from_millis(350);
+pub(crate) const REST: Duration = Duration::from_millis(600);
 
 /// The time within which all that was killed works again, on a machine that does other things too.
 const BACK_WITHIN: Duration = Duration::from_secs(60);

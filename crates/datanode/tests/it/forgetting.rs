@@ -56,7 +56,7 @@ async fn wait_purged(cluster: &Cluster, past: u64) {
     let deadline = Instant::now() + DEADLINE;
     loop {
         let purged: Vec<u64> =
-            (0..cluster.nodes.len()).map(|node| report(cluster, node).unwrap().purged_index).collect();
+            (0..cluster.nodes.len()).map(|node| report(cluster, node).unwrap().forgotten_index).collect();
         if purged.iter().all(|purged| *purged > past) {
             return;
         }
@@ -100,9 +100,9 @@ async fn a_log_is_forgotten_up_to_what_all_members_have() {
     for node in 0..2 {
         let report = report(&cluster, node).unwrap();
         assert!(
-            report.purged_index <= has,
+            report.forgotten_index <= has,
             "forgotten up to {}, one has {has}: {report:?}",
-            report.purged_index
+            report.forgotten_index
         );
     }
     cluster.start_node(away).await;
@@ -111,11 +111,11 @@ async fn a_log_is_forgotten_up_to_what_all_members_have() {
     writer.check(&cluster).await;
 
     // All of it again, from what the disks say.
-    let purged: Vec<u64> = (0..3).map(|node| report(&cluster, node).unwrap().purged_index).collect();
+    let purged: Vec<u64> = (0..3).map(|node| report(&cluster, node).unwrap().forgotten_index).collect();
     cluster.restart().await;
     let leader = cluster.wait_for_leader().await;
     for (node, purged) in purged.iter().enumerate() {
-        assert!(report(&cluster, node).unwrap().purged_index >= *purged, "node {node}");
+        assert!(report(&cluster, node).unwrap().forgotten_index >= *purged, "node {node}");
     }
     writer.write(&cluster, leader, 5).await;
     writer.check(&cluster).await;

@@ -45,7 +45,8 @@ const LAST: Metric = metric("flotilla_raft_group_last_index", "Index of the log'
 const COMMITTED: Metric =
     metric("flotilla_raft_group_committed_index", "Index up to which entries are committed.");
 const APPLIED: Metric = metric("flotilla_raft_group_applied_index", "Index up to which entries are applied.");
-const PURGED: Metric = metric("flotilla_raft_group_purged_index", "Index up to which the log was forgotten.");
+const FORGOTTEN: Metric =
+    metric("flotilla_raft_group_forgotten_index", "Index up to which the log was forgotten.");
 const IN_FLIGHT: Metric =
     metric("flotilla_raft_group_proposals_in_flight", "Proposals taken and not yet applied.");
 const IN_FLIGHT_BYTES: Metric =
@@ -129,7 +130,7 @@ impl GroupMetrics {
             (LAST, index(status.last)),
             (COMMITTED, index(status.committed)),
             (APPLIED, index(status.applied)),
-            (PURGED, index(self.purged)),
+            (FORGOTTEN, index(self.purged)),
             (IN_FLIGHT, self.proposals_in_flight),
             (IN_FLIGHT_BYTES, self.proposal_bytes_in_flight as u64),
             (QUEUED, self.appends_queued),

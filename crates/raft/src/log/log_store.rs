@@ -292,7 +292,10 @@ mod tests {
     use crate::snapshot::testing::FileState;
     use disk::Disk;
     use disk::sim::{SimDisk, SimOptions};
+    use diskhooks::{Act, Call, HookedDisk};
     use raftlog::{Entry, LogSpace, LogSpaceOptions, LogSpec};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tokio::time::timeout;
     use types::{LogId, OwnerId, Payload, ReplicaId};
 
     fn id(index: u64) -> LogId {
@@ -303,22 +306,51 @@ mod tests {
         Entry { id: id(index), kind: 1, meta: Default::default(), body: Payload::default(), roll_to: None }
     }
 
+    async fn open_log(disk: &Arc<dyn Disk>) -> Log {
+        let options = LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..Default::default() };
+        let (dir, owners_dir) = ("groups/om".to_owned(), "meta/om".to_owned());
+        let spec = LogSpec { log: 1, dir, owners_dir, first_owner: OwnerId(0) };
+        LogSpace::new(disk.clone(), options).open(spec).await.unwrap()
+    }
+
+    fn store_of(log: &Log, snapshots: Option<Arc<SnapshotStore>>) -> LogStore {
+        let counts = Arc::new(Counts::new(ReplicaId(1)));
+        let (alive, room_wait) = (Alive::new().0, RoomWait::default());
+        LogStore::new(log.clone(), 1 << 20, snapshots, alive, counts, None, room_wait)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_this_disk_has_not_synced_is_not_applied() {
+        let hangs = Arc::new(AtomicBool::new(false));
+        let decide = {
+            let hangs = hangs.clone();
+            move |call: Call<'_>| match call.operation.is_change() && hangs.load(Ordering::Relaxed) {
+                true => Act::Hang,
+                false => Act::Pass,
+            }
+        };
+        let real = Arc::new(SimDisk::new(SimOptions::default()));
+        let disk: Arc<dyn Disk> = Arc::new(HookedDisk::new(real, decide));
+        let log = open_log(&disk).await;
+        let mut store = store_of(&log, None);
+        log.append((0..5).map(entry).collect()).unwrap().durable().await.unwrap();
+        hangs.store(true, Ordering::Relaxed);
+        let _never = log.append((5..10).map(entry).collect()).unwrap();
+        let synced: Vec<_> = store.entries_stream(0..5).await.collect().await;
+        assert_eq!(synced.len(), 5);
+        let mut more = store.entries_stream(4..6).await;
+        let first = timeout(Duration::from_secs(60), more.next()).await;
+        assert!(first.is_err(), "the group may have committed entry 5, and this disk does not have it yet");
+    }
+
     #[tokio::test]
     async fn what_no_snapshot_has_is_not_purged() {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
-        let space = LogSpace::new(
-            disk.clone(),
-            LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..Default::default() },
-        );
-        let (dir, owners_dir) = ("groups/om".to_owned(), "meta/om".to_owned());
-        let log = space.open(LogSpec { log: 1, dir, owners_dir, first_owner: OwnerId(0) }).await.unwrap();
+        let log = open_log(&disk).await;
         log.append((0..10).map(entry).collect()).unwrap().durable().await.unwrap();
         let state = FileState::open(&disk, 100).await.unwrap();
         let snapshots = state.store().await.unwrap();
-        let counts = Arc::new(Counts::new(ReplicaId(1)));
-        let (alive, room_wait) = (Alive::new().0, RoomWait::default());
-        let snapshots_too = Some(snapshots.clone());
-        let mut store = LogStore::new(log.clone(), 1 << 20, snapshots_too, alive, counts, None, room_wait);
+        let mut store = store_of(&log, Some(snapshots.clone()));
         store.purge(log_id_from(id(3))).await.unwrap_err();
         state.set(id(5));
         snapshots.write().await.unwrap();

@@ -1,5 +1,5 @@
-//! Small scripts, crashed before and after every step, and again on the way of the recovery: at every third
-//! step of it, another third after each kind of death, and at all of them where `FLOTILLA_EXHAUSTIVE` is set.
+//! Small scripts, crashed before and after every step, and again on the way of the recovery: at every
+//! seventh step of it, others after each kind of death, and at all of them where `FLOTILLA_EXHAUSTIVE` is set.
 
 use crate::driver::Action;
 use crate::liar::Lie;
@@ -27,7 +27,7 @@ const FEWER_DEATHS: [Death; 4] = [
 
 /// The steps of a recovery between two second crashes. Odd, as every other step is crashed after and not
 /// before.
-const SECOND_CRASHES_APART: usize = 3;
+const SECOND_CRASHES_APART: usize = 7;
 
 /// Records of 400 bytes and less stand several to a segment, larger ones alone.
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 1000;
@@ -239,7 +239,7 @@ pub(crate) fn exhaust_deaths(script: Script, deaths: &[Death]) {
                 let recovery =
                     run(Some(point), death, None).unwrap_or_else(|why| panic!("{}", context(why, None)));
                 then_lives_on(point, death).unwrap_or_else(|why| panic!("{}", context(why, None)));
-                for step in (nth % apart..recovery.recovery_steps as usize).step_by(apart) {
+                for step in ((nth + step as usize) % apart..recovery.recovery_steps as usize).step_by(apart) {
                     let step = step as u64;
                     let again = match step % 2 {
                         0 => (CrashPoint::Before(step), Death::Power(Loss::Random(step))),

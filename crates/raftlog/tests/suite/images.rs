@@ -15,7 +15,7 @@ fn nth(index: u64) -> Entry {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_acknowledged_entry_is_in_every_image_of_the_directory() {
-    const IMAGES: usize = 40;
+    const IMAGES: usize = 15;
     let machine = Machine::small_segments(100_000);
     let space = machine.start();
     let log = space.open(spec(1)).await.unwrap();

@@ -3,21 +3,13 @@ macro_rules! counts {
         /// The counts of a run.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts {
-            pub virtual_ms: u64,
             $(pub $name: u64,)*
         }
 
         impl Counts {
-            /// All counts but the time, by name.
+            /// All counts by name.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
-            }
-        }
-
-        impl std::ops::AddAssign for Counts {
-            fn add_assign(&mut self, other: Counts) {
-                self.virtual_ms += other.virtual_ms;
-                $(self.$name += other.$name;)*
             }
         }
     };

@@ -25,4 +25,4 @@ pub use counts::Counts;
 pub(crate) use counts::counts;
 pub(crate) use faults::{Links, below_one_of, random_crash, random_link};
 pub use planted::Planted;
-pub use run::{Finished, Options, Violation, run};
+pub use run::{Options, run};

@@ -1,5 +1,4 @@
 use super::client::{Client, Part};
-use super::counts::Counts;
 use super::ending::check_log;
 use super::faults::{FREE_BYTES, Fault, Links, Remedy, random_crash, random_fault};
 use super::node::{Node, Replica, SnapshotStage};
@@ -9,14 +8,13 @@ use super::plan::{Plan, random_disk};
 use super::planted::Planted;
 use super::seats::Seats;
 use super::wire;
+use crate::services::{Finished, Life, Violation, live};
 use crate::world::{Crash, ProcessId, Trace, World};
 use clap::ValueEnum;
 use disk::sim::{Random, SimOptions};
 use planted::Bug;
 use raft::{GroupStatus, Role};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -38,51 +36,13 @@ pub struct Options {
     pub planted: Option<Planted>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finished {
-    pub counts: Counts,
-    /// The hash of all events.
-    pub hash: u64,
-    /// The time that the slowest group took after the faults.
-    pub settled_ms: u64,
-}
-
-#[derive(Clone, Debug)]
-pub struct Violation {
-    pub seed: u64,
-    pub at: Duration,
-    pub what: String,
-    pub planted: Option<Planted>,
-    /// The events before the violation.
-    pub recent: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Violation { seed, at, what, planted, recent } = self;
-        writeln!(f, "seed {seed}, after {:.3} s: {what}\nevents before it:", at.as_secs_f64())?;
-        write!(f, "{recent}replay: ./dev sim --seed {seed} --seeds 1")?;
-        if let Some(name) = planted.and_then(|planted| planted.to_possible_value()) {
-            write!(f, " --planted {}", name.get_name())?;
-        }
-        write!(f, "    (all events: --trace)")
-    }
-}
-
 /// Runs one cluster from its beginning to its end.
 pub fn run(options: Options) -> Result<Finished, Violation> {
-    let mut run = Run::new(options);
-    // The simulation's own panics are violations too, for the sake of the seed.
-    let result = catch_unwind(AssertUnwindSafe(|| run.live())).unwrap_or_else(|_| {
-        Err(format!("the simulation {}", run.world.take_panic().unwrap_or_else(|| "panicked".to_owned())))
-    });
-    result.map_err(|what| Violation {
-        seed: options.seed,
-        at: run.world.now(),
-        what,
-        planted: options.planted,
-        recent: run.world.trace().recent(),
-    })
+    let mut replay = format!("./dev sim --seed {} --seeds 1", options.seed);
+    if let Some(name) = options.planted.and_then(|planted| planted.to_possible_value()) {
+        replay += &format!(" --planted {}", name.get_name());
+    }
+    live(options.seed, replay, move || Run::new(options))
 }
 
 pub(super) struct Run {
@@ -180,22 +140,6 @@ impl Run {
         }
     }
 
-    fn live(&mut self) -> Result<Finished, String> {
-        for process in self.world.processes() {
-            self.start(process);
-        }
-        while self.world.now() < self.plan.faults_last {
-            self.faults_step();
-            self.step(false)?;
-        }
-        let settled = self.settle()?;
-        self.check_end()?;
-        let mut counts = self.oracle.counts();
-        counts.virtual_ms = self.world.now().as_millis() as u64;
-        counts.events = self.world.trace().events();
-        Ok(Finished { counts, hash: self.world.trace_hash(), settled_ms: settled.as_millis() as u64 })
-    }
-
     /// One tick of everything but faults.
     pub(super) fn step(&mut self, is_ending: bool) -> Result<(), String> {
         self.clients_step(is_ending);
@@ -231,6 +175,32 @@ impl Run {
         self.world.crash(process, crash, disk);
         self.nodes[process.0] = self.nodes[process.0].next();
         self.seats.lose_power(process, &mut self.random);
+    }
+}
+
+impl Life for Run {
+    fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn live(&mut self) -> Result<Finished, String> {
+        for process in self.world.processes() {
+            self.start(process);
+        }
+        while self.world.now() < self.plan.faults_last {
+            self.faults_step();
+            self.step(false)?;
+        }
+        let settled = self.settle()?;
+        self.check_end()?;
+        let mut counts = self.oracle.counts();
+        counts.events = self.world.trace().events();
+        Ok(Finished {
+            counts: counts.named(),
+            virtual_ms: self.world.now().as_millis() as u64,
+            hash: self.world.trace_hash(),
+            settled_ms: settled.as_millis() as u64,
+        })
     }
 }
 

@@ -1,14 +1,13 @@
 //! Whole clusters: a slice of what `./dev sim cluster` runs, and the bugs that it must find.
 
-use clap::ValueEnum;
+use super::seeds::{check_planted, check_repeated, check_slice};
 use flotilla_sim::cluster::Planted;
-use flotilla_sim::seeds::{Campaign, Report, Simulated};
+use flotilla_sim::seeds::Simulated;
 
 /// Seeds that are over soon.
-const SLICE: [u64; 9] = [131, 120, 1502, 84, 71, 82, 412, 124, 93];
-/// Events that must happen in one of them: a slice in which nothing happens proves nothing. Machines that
-/// stand still for minutes are left to the campaign: seeds that have one take too long.
-const REACHED: [&str; 46] = [
+const SLICE: [u64; 5] = [120, 1502, 84, 82, 419];
+/// Events that must happen in one of them. Others are left to the campaign: no slice of a minute has all.
+const REACHED: [&str; 38] = [
     "blocks",
     "blocks_gone",
     "gone_checked",
@@ -28,15 +27,9 @@ const REACHED: [&str; 46] = [
     "indexes_harmed",
     "indexes_rebuilt",
     "logs_harmed",
-    "logs_lost_beside_away",
-    "disks_emptied",
     "leaders_diverged",
-    "without_log_probed",
     "quasi_closed_probed",
     "containers_waiting",
-    "containers_adopted",
-    "scm_resets",
-    "machines_paused",
     "failed_disks_restarted",
     "bits_flipped",
     "ends_damaged",
@@ -48,67 +41,25 @@ const REACHED: [&str; 46] = [
     "gateway_changes",
     "gateway_reads",
     "om_crashes",
-    "om_emptied",
-    "buckets_moved",
     "names_given",
     "names_deleted",
     "objects_given_up",
     "containers_swept",
     "orphans",
 ];
-/// The most seeds that are tried before a bug counts as not found. The first one shows it, unless what is
-/// simulated has changed.
-const SEEDS_MAX: u64 = 12;
-
-fn campaign(first_seed: u64, seeds: u64, planted: Option<Planted>) -> Report {
-    let program = env!("CARGO_BIN_EXE_flotilla-sim").into();
-    // The seeds run one after the other: beside a seed that shows a bug the next one would be waited for.
-    let (simulated, threads, is_printed, keeps_going) = (Simulated::Clusters, 1, false, false);
-    let planted = planted.and_then(|planted| planted.to_possible_value());
-    let planted = planted.map(|name| name.get_name().to_owned());
-    Campaign { program, simulated, first_seed, seeds, threads, is_printed, planted, keeps_going }.run()
-}
-
 #[test]
 fn a_slice_of_clusters_keeps_what_it_was_given() {
-    let run = |seeds: &[u64]| -> Vec<(String, u64)> {
-        let checked = |seed: &u64| {
-            let report = campaign(*seed, 1, None);
-            assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
-            report.counts
-        };
-        seeds.iter().flat_map(checked).collect()
-    };
-    let counts: Vec<_> = std::thread::scope(|scope| {
-        let halves = SLICE.chunks(SLICE.len().div_ceil(2)).map(|seeds| scope.spawn(move || run(seeds)));
-        let halves: Vec<_> = halves.collect();
-        halves.into_iter().flat_map(|half| half.join().expect("no seed shows a violation")).collect()
-    });
-    let lacking =
-        REACHED.iter().filter(|what| !counts.iter().any(|(name, count)| name == *what && *count > 0));
-    let lacking: Vec<_> = lacking.collect();
-    assert!(
-        lacking.is_empty(),
-        "no seed of {SLICE:?} has any {lacking:?}: choose others (`./dev sim cluster`)"
-    );
+    check_slice(Simulated::Clusters, &SLICE, &REACHED);
 }
 
-/// The last one of 16 seeds runs twice, each time in a process of its own; it has an OM and clients by the
-/// client crate.
+/// The seed has an OM, and clients by the client crate.
 #[test]
 fn the_same_seed_takes_the_same_steps_in_every_process() {
-    let report = campaign(79, 1, None);
-    assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
-    assert_eq!(report.repeated, 1);
+    check_repeated(Simulated::Clusters, 367);
 }
 
-/// Checks that a planted bug shows in one of these ways.
 fn check(planted: Planted, first_seed: u64, expected: &[&str]) {
-    let report = campaign(first_seed, SEEDS_MAX, Some(planted));
-    let found =
-        report.violations.first().unwrap_or_else(|| panic!("no seed of {SEEDS_MAX} shows {planted:?}"));
-    let is_expected = expected.iter().any(|what| found.contains(what));
-    assert!(is_expected, "{planted:?} shows otherwise than as one of {expected:?}:\n{found}");
+    check_planted(Simulated::Clusters, planted, first_seed, expected);
 }
 
 #[test]
@@ -145,6 +96,7 @@ fn a_member_that_stands_still_and_is_waited_for() {
 
 /// Acknowledged data is beyond the end that was decided, or nobody has that end.
 #[test]
+#[ignore = "a minute; scm's model of resolution finds it at once"]
 fn a_log_that_is_lost_and_votes() {
     check(Planted::LogsNeedNoProof, 2, &["as its last record, and block", "containers are in trouble"]);
 }
@@ -183,6 +135,7 @@ fn requests_to_om_that_take_effect_again() {
 
 /// A write that was acknowledged after the last rows of its bucket had been read is in neither group.
 #[test]
+#[ignore = "half a minute; the simulation of names finds it in seconds"]
 fn a_bucket_that_changes_while_its_last_rows_move() {
     check(Planted::FreezeLeftOut, 91, &["has a history that cannot be"]);
 }

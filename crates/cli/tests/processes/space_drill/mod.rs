@@ -71,7 +71,7 @@ struct Left {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_garbage_and_all_garbage_goes() {
-    run(Plan { harmed_for: Duration::from_secs(15), seed: 1 }).await;
+    run(Plan { harmed_for: Duration::from_secs(8), seed: 1 }).await;
 }
 
 /// `./dev drill space`: for as long as `FLOTILLA_DRILL_MINUTES` says, with one line of JSON at the end.
