@@ -143,7 +143,7 @@ ready-or-not (two of three datanodes go, then all: what the lights say) and two-
 Checks that writers notice nothing and are never without an acknowledgement for 3 s, as far as a majority is there, that pipelines are replaced, that every closed container
 has three good replicas again, and that every acknowledged object reads back right, during the trouble and after it.
 All of them N times (1 when not given), or the one called NAME; a minute each. The last line is JSON: runs, objects, what failed, what was skipped, and
-for each drill the longest times. The exit status is 0 only without failures. Those up to lost-scm-leader once each as tests:  ./dev test 'cli/processes cluster::'
+for each drill the longest times. The exit status is 0 only without failures. Five of them are tests:  ./dev test 'cli/processes cluster::'
 
 doors: tries from outside, against a cluster of processes, each door that was open once (unsigned headers that change a request, signatures of Version 2, bodies
 and messages that take memory without end, a term that ends all elections, pages in a browser, files, logs, terminals, what was answered with success and did something else), with a line

@@ -102,8 +102,8 @@ impl<'a> PipelineView<'a> {
     }
 
     /// Whether nothing may be committed because disks are full: members with full disks, and those that have
-    /// fallen silent beside them, leave no majority. Until there is something to write, the pipeline's leader hears of no
-    /// follower's full disk.
+    /// fallen silent beside them, leave no majority. Until there is something to write, the pipeline's leader
+    /// hears of no follower's full disk.
     pub(crate) fn may_lack_room(&self) -> bool {
         let is_out = |view: &&MemberView<'_>| view.disk_is_full || view.is_silent;
         self.members.iter().any(|view| view.disk_is_full)

@@ -80,7 +80,8 @@ fn run_to_its_end(test: &Test, ports: &Range<usize>, within: Duration) -> anyhow
     Ok(Ended { verdict, printed: text(&mut printed)?, computed })
 }
 
-/// Waits for a process without a thread or a signal of its own; a fiftieth late is nothing for a test. Returns its processor time as well, which can be read until it is waited for.
+/// Waits for a process without a thread or a signal of its own; a fiftieth late is nothing for a test.
+/// Returns its processor time as well, which can be read until it is waited for.
 fn wait(child: &mut Child, within: Duration) -> anyhow::Result<(Verdict, Duration)> {
     let began = Instant::now();
     loop {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The last one of so many seeds, in which a cluster has an OM, is run twice, to see that it takes the same steps.
+/// The last one of so many seeds, in which a cluster has an OM, is run twice, to see that it takes the same
+/// steps.
 const REPEATED_ONE_IN: u64 = 16;
 
 /// The subject of a simulation.

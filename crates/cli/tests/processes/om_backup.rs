@@ -2,7 +2,7 @@
 
 use crate::binary;
 use crate::commands::{admin_json, admin_once, flotilla};
-use crate::om_members::Names;
+use crate::om_members::{Names, REST};
 use crate::s3::S3;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -41,6 +41,7 @@ impl Writer {
     async fn run(self: Arc<Writer>, stop: Arc<AtomicBool>) -> Result<(), String> {
         while !stop.load(Ordering::Relaxed) {
             self.put().await?;
+            tokio::time::sleep(REST).await;
         }
         Ok(())
     }

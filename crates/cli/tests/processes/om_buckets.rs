@@ -1,7 +1,7 @@
 //! Buckets on several groups of names.
 
 use crate::commands::{admin_json, flotilla};
-use crate::om_members::Names;
+use crate::om_members::{Names, REST};
 use crate::s3::S3;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -40,6 +40,7 @@ async fn make_and_delete(s3: S3, stop: Arc<AtomicBool>) -> Result<usize, String>
             return Err("an empty bucket stays".to_owned());
         }
         done += 1;
+        tokio::time::sleep(REST).await;
     }
     Ok(done)
 }

@@ -18,6 +18,8 @@ use testkit::{ACCESS_KEY, Process, Ready, SECRET_KEY, free_addresses};
 const SOON: Duration = Duration::from_secs(60);
 /// Shorter than operators would have it, so that a test need not wait for ten minutes.
 const DEAD_AFTER: &str = "15s";
+/// The rest of a client after each of its calls: other tests run beside it, and what befalls OMs takes seconds.
+pub(crate) const REST: Duration = Duration::from_millis(50);
 /// The number of groups of names of a new cluster.
 pub(crate) const GROUPS: usize = 4;
 
@@ -308,6 +310,7 @@ async fn any_of_three_oms_may_die_under_load_and_come_back_empty() {
                     }
                     written += 1;
                     longest = longest.max(begun.elapsed());
+                    tokio::time::sleep(REST).await;
                 }
                 println!("writer {writer}: {written} objects, the longest put and get took {longest:.1?}");
                 Ok(written)

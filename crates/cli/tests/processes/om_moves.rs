@@ -1,7 +1,7 @@
 //! Buckets that move from one group of names to another, while they are used.
 
 use crate::commands::{admin_json, flotilla};
-use crate::om_members::Names;
+use crate::om_members::{Names, REST};
 use client::{Client, ClientError, ClientOptions, S3_VOLUME};
 use proto::om::{Key, ListKeysRequest, Precondition, listed_key};
 use serde_json::Value;
@@ -60,6 +60,7 @@ impl Writer {
             };
             let longest = &mut self.longest[usize::from(is_question)];
             *longest = begun.elapsed().max(*longest);
+            tokio::time::sleep(REST).await;
         }
         Ok(self)
     }

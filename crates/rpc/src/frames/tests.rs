@@ -216,7 +216,7 @@ async fn many_calls_beside_each_other_share_a_connection_with_little_room() {
     let calls = (0..40).map(|n| {
         let link = link.clone();
         tokio::spawn(async move {
-            for round in 0..5 {
+            for round in 0..2 {
                 let bytes = bytes_of(n * 10 + round, (n * 7919 + round * 104_729) % 400_000);
                 echo(&link, &bytes, 1 + (n * 6311) % 100_000).await;
             }

@@ -12,6 +12,8 @@ use tokio::time::Instant;
 
 /// The number of writers of each group.
 const WRITERS: u32 = 4;
+/// The rest of a writer after each write: what befalls groups takes seconds, and other tests run beside it.
+const REST: Duration = Duration::from_millis(10);
 /// The most numbers under one key: each append writes all of them again.
 const NUMBERS_PER_KEY: u64 = 256;
 
@@ -83,6 +85,7 @@ async fn write(client: Client, group: u32, writer: u32, stop: Arc<AtomicBool>) -
             Err(CallError::GaveUp { .. }) => written.history.refused.push(number),
             Err(CallError::Invalid(why)) => panic!("a write of a drill is refused: {why}"),
         }
+        tokio::time::sleep(REST).await;
     }
     written
 }
