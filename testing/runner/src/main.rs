@@ -48,7 +48,7 @@ struct Arguments {
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     let cores = std::thread::available_parallelism().context("count the cores")?.get();
-    let limits = Limits { slots: arguments.slots.unwrap_or(3 * cores).max(1), cores };
+    let limits = Limits { slots: arguments.slots.unwrap_or(5 * cores / 2).max(1), cores };
     let found = find_tests(&arguments.artifacts)?;
     let is_wanted =
         |test: &Test| arguments.filter.as_ref().is_none_or(|part| test.to_string().contains(part.as_str()));
