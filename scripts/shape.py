@@ -3,7 +3,8 @@
 
 usage: scripts/shape.py [REVISION]        without one, the files of the checkout
 
-Tests are not counted: neither files of tests/ nor tests.rs, *_tests.rs, nor what follows #[cfg(test)] at the end of a file. Code is formatted by
+Tests are not counted: neither files of tests/ nor tests.rs, *_tests.rs, nor modules that are declared under #[cfg(test)], in a file of their own or
+at the end of one. Code is formatted by
 rustfmt, so a function ends at the first `}` as far to the left as its beginning. Circles of imports are held, and printed, by a test:
 `./dev cargo test -p flotilla-cli --test layering no_crate_has_a_circle -- --nocapture`.
 
@@ -32,16 +33,29 @@ def git(*arguments):
 
 
 def sources(revision):
-    """Path and text of each file of the product that is no test."""
+    """Crate, path and text of each file of the product that is no test."""
     listed = git("ls-tree", "-r", "--name-only", revision) if revision else git("ls-files")
+    texts = {}
     for path in listed.splitlines():
         parts = path.split("/")
         if not path.endswith((".rs", ".proto")) or parts[0] not in ("crates", "testing") or not {"src", "proto"} & set(parts[2:]):
             continue
         if "tests" in parts or re.search(r"(^|_)tests\.rs$", parts[-1]):
             continue
-        text = git("show", f"{revision}:{path}") if revision else open(path, encoding="utf-8").read()
-        yield parts[1], path, without_tests(text)
+        texts[path] = git("show", f"{revision}:{path}") if revision else open(path, encoding="utf-8").read()
+    tested = {module for path, text in texts.items() for module in test_modules(path, text)}
+    for path, text in texts.items():
+        if not any(path == f"{module}.rs" or path.startswith(f"{module}/") for module in tested):
+            yield path.split("/")[1], path, without_tests(text)
+
+
+def test_modules(path, text):
+    """The paths, without `.rs`, of the modules that a file declares under #[cfg(test)]."""
+    directory, name = path.rsplit("/", 1)
+    if name not in ("lib.rs", "main.rs", "mod.rs"):
+        directory = path.removesuffix(".rs")
+    for module in re.findall(r"#\[cfg\(test\)\]\n *(?:#\[.*\]\n *)*(?:pub(?:\([^)]*\))? )?mod (\w+);", text):
+        yield f"{directory}/{module}"
 
 
 def without_tests(text):

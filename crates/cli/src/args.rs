@@ -83,7 +83,7 @@ pub(crate) struct DevArgs {
     /// When ready, write endpoint and keys into this file as KEY=value lines
     #[arg(long)]
     pub ready_file: Option<PathBuf>,
-    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge
+    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and forget
     /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
@@ -253,7 +253,7 @@ pub(crate) struct ServerArgs {
     /// Each costs every OM that has it a Raft group with a database. SCM's to say
     #[arg(long, default_value_t = 4, env = "FLOTILLA_OM_GROUPS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub om_groups: u16,
-    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge
+    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and forget
     /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,

@@ -43,7 +43,7 @@ pub(crate) struct ContainerEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndFile {
     None,
-    /// It cannot be read, now or ever: the container is over, and this does not say how.
+    /// The file cannot be read, now or ever: the container is over, and this does not say how.
     Damaged,
     Says(ContainerEnd),
 }

@@ -29,7 +29,7 @@ struct Deletions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     NotYet,
-    /// None yet, and deletions for as long as a long one.
+    /// A pause that has not come yet, though there were deletions for as long as a long one.
     Overdue,
     Short,
     Long,

@@ -43,8 +43,8 @@ impl Ender {
         self.note_end(&stopped, done).await
     }
 
-    /// Forgets a pipeline that is over. Of one of which only an open container is here nobody has said how it
-    /// ended: it ends first, which SCM notes before it orders this again. SCM names it for as long as it
+    /// Lets go of a pipeline that is over. Of one of which only an open container is here nobody has said how
+    /// it ended: it ends first, which SCM notes before it orders this again. SCM names it for as long as it
     /// hears of that container, and then of the end.
     pub(crate) async fn let_go_ordered(&self, order: PipelineOrder) -> anyhow::Result<()> {
         match self.take_up_leftover(&order).await? {
@@ -70,7 +70,7 @@ impl Ender {
         Ok(self.pipelines.stop_unknown(left))
     }
 
-    /// Forgets a pipeline that is over; its containers stay.
+    /// Lets go of a pipeline that is over; its containers stay.
     pub(crate) async fn let_go_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<()> {
         let Some(stopped) = self.take_down(pipeline, "it is being let go") else { return Ok(()) };
         let done = match retired(&stopped).let_go(&self.host).await {
@@ -81,7 +81,7 @@ impl Ender {
         if let Err(failure) = done {
             return self.note_end(&stopped, Err(failure)).await;
         }
-        self.pipelines.forget(pipeline);
+        self.pipelines.remove(pipeline);
         // The pipeline's containers are released now.
         self.disks.inventory.look_again_at_pipeline(pipeline);
         self.disks.inventory.wake().notify_one();

@@ -304,7 +304,7 @@ impl Datanode {
         self.parts.carrier.ender.quasi_close_pipeline(pipeline).await
     }
 
-    /// Forgets a pipeline that is over; its containers stay.
+    /// Lets go of a pipeline that is over; its containers stay.
     pub async fn let_go_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<()> {
         self.parts.carrier.ender.let_go_pipeline(pipeline).await
     }

@@ -26,9 +26,10 @@ use types::{GroupId, PipelineId};
 /// The time at which a replica's log begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// Now, unless it has begun.
+    /// The pipeline begins now, unless it has begun.
     Anew,
-    /// In the past: SCM knows of it, or the index does, which knows a pipeline only once its log has begun.
+    /// The pipeline began before: SCM knows of it, or the index does, which knows one only once its log has
+    /// begun.
     Before,
 }
 

@@ -221,8 +221,8 @@ impl Pipelines {
         }
     }
 
-    /// Forgets a pipeline that stands still: its log is gone. An open one stays.
-    pub(crate) fn forget(&self, pipeline: PipelineId) {
+    /// Takes out a pipeline that stands still: its log is gone. An open one stays.
+    pub(crate) fn remove(&self, pipeline: PipelineId) {
         let mut by_id = self.write();
         if matches!(by_id.get(&pipeline), Some(Hosted::Stopped(_))) {
             by_id.remove(&pipeline);

@@ -82,7 +82,7 @@ impl Retired {
         ReplicaRecord::read_unless_damaged(self.group(), disk).await.context("read its record")
     }
 
-    /// Makes the disk forget the pipeline; its containers stay.
+    /// Lets go of the pipeline; its containers stay.
     pub(crate) async fn let_go(&self, host: &RaftHost) -> Result<(), EndFailure> {
         if self.is_being_removed().await? {
             self.give_up_leftovers().await?;

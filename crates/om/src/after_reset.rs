@@ -66,9 +66,9 @@ async fn ask(buckets: &Buckets, group: u64) {
 #[derive(Clone, PartialEq, Debug)]
 enum Word {
     Keep(BucketPlace),
-    /// It is elsewhere, or was deleted.
+    /// The bucket is elsewhere, or was deleted.
     LetGo(BucketPlace),
-    /// It has come by this move, and the group is to hold it.
+    /// The bucket has come by this move, and the group is to hold it.
     Hold(BucketMove),
     /// Another step comes first.
     Later(Step),

@@ -1,4 +1,4 @@
-//! How much an entry of the log has filed, and how much there is after it.
+//! The count of what an entry of the log has filed, and of what there is after it.
 
 use crate::overlay::Overlay;
 use crate::tables::{Read, UNUSED_TOTALS_KEY};

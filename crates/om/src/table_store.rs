@@ -9,7 +9,7 @@ use statedb::{DbGenerations, DbOptions, GroupDb};
 use std::sync::Arc;
 use types::GroupId;
 
-/// Where the tables of groups are: on a disk, or in memory in simulations.
+/// The place of groups' tables: a disk, or memory in simulations.
 pub trait TableStore: Send + Sync + 'static {
     /// Opens a group's tables, empty ones where there are none. They keep their applied position under
     /// [`APPLIED_KEY`].

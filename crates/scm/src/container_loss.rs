@@ -14,7 +14,7 @@ use types::{ContainerId, NodeId};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) before: SettledContainer,
-    /// Who has the best replica; `None` where nobody has any.
+    /// The node with the best replica; `None` where nobody has any.
     pub(crate) node: Option<NodeId>,
     pub(crate) after: SettledContainer,
 }

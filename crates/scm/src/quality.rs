@@ -365,7 +365,7 @@ mod tests {
         check(&of(&[(4, 50, 0), (5, 51, 0)], true), &of(&[(4, 50, 0), (5, 91, 8)], true), None);
     }
 
-    /// How far the records of a replica without its log are committed only the log knew.
+    /// Only the log knew how far the records of a replica without it are committed.
     #[test]
     fn all_of_a_replica_is_shared_only_where_its_last_record_is() {
         let end = |term, last_index, mark| TermEnd { term, last_index, mark };

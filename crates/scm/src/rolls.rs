@@ -1,4 +1,4 @@
-//! Containers that operators want closed while their pipelines write to them.
+//! Containers that operators, or discards, want closed while their pipelines write to them.
 
 use crate::tables::{Tables, container_state, is_live};
 use crate::world::World;

@@ -1,4 +1,4 @@
-//! How far the sweep is, and what it has found, for operators and Prometheus.
+//! The progress of the sweep, and what it has found, for operators and Prometheus.
 
 use crate::tables::{Read, fenced_key, fences};
 use metrics::{Counter, Exposition, Metric};

@@ -2,6 +2,7 @@
 
 use crate::leader::Leader;
 use crate::leader_moves;
+use crate::member_view::MEMBERS;
 use crate::pipelines;
 use crate::resolution;
 use crate::view;
@@ -69,7 +70,7 @@ pub(super) async fn create_pipeline(
     request: CreatePipelineRequest,
 ) -> Result<CreatePipelineResponse, Failure> {
     let wanted: BTreeSet<NodeId> = request.nodes.iter().map(|node| NodeId(*node)).collect();
-    if !request.nodes.is_empty() && (request.nodes.len() != 3 || wanted.len() != 3) {
+    if !request.nodes.is_empty() && (request.nodes.len() != MEMBERS || wanted.len() != MEMBERS) {
         return Err(Failure::invalid("name three different nodes, or none"));
     }
     let pipeline = pipelines::create_one(leader, &wanted).await?;

@@ -170,7 +170,7 @@ async fn a_container_is_not_released_while_its_log_is_opened_or_stands_still() {
     assert!(!pipelines.has_released(&closed) && pipelines.stopped_report(pipeline).is_some());
     drop(opening);
     assert!(!pipelines.has_released(&closed), "it stands still as before");
-    pipelines.forget(pipeline);
+    pipelines.remove(pipeline);
     assert!(pipelines.has_released(&closed), "nobody here knows of it any more");
 }
 
