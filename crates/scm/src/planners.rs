@@ -1,7 +1,7 @@
 //! The planners, which make what SCM's leader decides by itself of groups, pipelines, containers and nodes
-//! (the registry has its own, beside them). Each tick looks at the world once and
-//! asks the planners, which are functions of it and of what they remember: their decisions are commands for
-//! the log, carried out before the next tick, or orders for nodes, which hear of them in their heartbeats.
+//! (the registry has its own, beside them). Each tick looks at the world once and asks the planners, which
+//! are functions of it and of what they remember: their decisions are commands for the log, carried out
+//! before the next tick, or orders for nodes, which hear of them in their heartbeats.
 
 use crate::adoption::Adoption;
 use crate::balancer::Balancer;
